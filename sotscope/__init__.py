@@ -1,0 +1,34 @@
+"""Watch, record, diagnose and steer the hidden states of a causal language model while it decodes.
+
+``import sotscope`` loads no torch: names are imported from their modules when they are first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sotscope.models.load import Loaded as Loaded
+    from sotscope.models.load import load as load
+    from sotscope.recorder import record as record
+    from sotscope.store.reader import Run as Run
+    from sotscope.store.reader import open_run as open_run
+
+__version__ = "0.1.0"
+
+_PUBLIC = {
+    "Loaded": "sotscope.models.load",
+    "Run": "sotscope.store.reader",
+    "load": "sotscope.models.load",
+    "open_run": "sotscope.store.reader",
+    "record": "sotscope.recorder",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PUBLIC:
+        return getattr(import_module(_PUBLIC[name]), name)
+    raise AttributeError(f"module 'sotscope' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PUBLIC])

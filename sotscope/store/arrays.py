@@ -1,0 +1,247 @@
+"""The arrays of ``states.zarr``: which there are for a spec, where their rows come from, and their zarr metadata.
+
+zarr itself writes the metadata (into memory, once); publishing only changes the first number of each shape.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+from zarr.storage import MemoryStore
+
+from sotscope.store import layout
+from sotscope.store.dtypes import NATIVE, BFloat16
+from sotscope.store.hot import HotArray
+from sotscope.store.journal import JournalReader
+from sotscope.store.layout import RunSpec
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """One zarr array: ``axis`` is what its first axis counts (token, step, draft, sequence), or "" if it is fixed."""
+
+    path: str
+    axis: str
+    row: tuple[int, ...]
+    dims: tuple[str, ...]
+    dtype: np.dtype[Any]
+    field: str = ""
+    """The journal field that holds its rows; "" for state arrays and coordinates."""
+    values: tuple[int, ...] | None = None
+    """The values of a fixed coordinate."""
+    attributes: tuple[tuple[str, Any], ...] = ()
+    big: bool = False
+
+    @property
+    def chunk_rows(self) -> int:
+        if self.values is not None:
+            return max(1, len(self.values))
+        if self.big:
+            return max(1, layout.CHUNK_BYTES // max(1, int(np.prod(self.row)) * self.dtype.itemsize))
+        return layout.small_chunk_rows(self.row, self.dtype.itemsize)
+
+    def open(self, root: Path) -> HotArray:
+        return HotArray(root / self.path, self.dtype, self.row, self.chunk_rows)
+
+
+_TOKEN_COLUMNS: dict[str, str] = {
+    "token_id": "id of the input token",
+    "next_id": "id of the token chosen here; -1 if none was",
+    "seq_id": "sequence the row belongs to",
+    "pos": "position of the token in its sequence",
+    "step": "decode step that computed the row",
+    "mode": "code of the mode that computed the row",
+    "segment": "code of what the token is part of",
+}
+
+
+def array_specs(spec: RunSpec) -> list[ArraySpec]:
+    """Every array of a run of this spec, in a fixed order."""
+    out = [_site(site) for site in spec.sites]
+    row = spec.row_dtype
+    for name, text in _TOKEN_COLUMNS.items():
+        out.append(ArraySpec(name, "token", (), ("token",), row[name], name, attributes=(("long_name", text),)))
+    layers = len(spec.layers)
+    out.append(ArraySpec("layer", "", (), ("layer",), np.dtype("<i4"), values=spec.layers))
+    out.extend(_own_layers(spec))
+    out.append(ArraySpec("present", "token", (layers,), ("token", "layer"), np.dtype("bool"), "present"))
+    for scalar in spec.scalars:
+        name, dtype = f"scalar_{scalar.name}", np.dtype(scalar.dtype)
+        attributes = (("units", scalar.unit),)
+        out.append(
+            ArraySpec(f"scalars/{scalar.name}", "token", scalar.row, scalar.dims, dtype, name, attributes=attributes)
+        )
+    top = (spec.top_k,)
+    out.append(ArraySpec("top/id", "token", top, ("token", "k"), np.dtype("<i4"), "top_id"))
+    out.append(ArraySpec("top/logprob", "token", top, ("token", "k"), np.dtype("<f4"), "top_logprob"))
+    for group, axis, dtype in (
+        ("steps", "step", layout.STEP_DTYPE),
+        ("drafts", "draft", layout.DRAFT_DTYPE),
+        ("sequences", "sequence", layout.SEQUENCE_DTYPE),
+    ):
+        for field in (dtype.names or ())[1:]:
+            # a 1-D array named like its dimension would be taken for its coordinate
+            name = "index" if field == axis else field
+            out.append(ArraySpec(f"{group}/{name}", axis, (), (axis,), dtype[field], field))
+    return out
+
+
+def _site(site: layout.SiteSpec) -> ArraySpec:
+    attributes = (("source_dtype", site.source_dtype),)
+    return ArraySpec(site.name, "token", site.row, site.dims, site.native, attributes=attributes, big=True)
+
+
+def _own_layers(spec: RunSpec) -> Iterator[ArraySpec]:
+    """Layer coordinates of sites that were recorded for other layers than the rest (attention rows)."""
+    for site in spec.sites:
+        if site.layers is not None and site.dims[1] != "layer":
+            yield ArraySpec(site.dims[1], "", (), (site.dims[1],), np.dtype("<i4"), values=site.layers)
+
+
+class Hierarchy:
+    """The zarr metadata of a run, ready to be published with new lengths."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        self.arrays = array_specs(spec)
+        store = MemoryStore()
+        root = zarr.create_group(store)
+        for array in self.arrays:
+            group, _, name = array.path.rpartition("/")
+            parent = root.require_group(group) if group else root
+            length = len(array.values) if array.values is not None else 0
+            parent.create_array(
+                name,
+                shape=(length, *array.row),
+                chunks=(array.chunk_rows, *(max(1, size) for size in array.row)),
+                dtype=BFloat16() if array.dtype == NATIVE["bfloat16"] else array.dtype,
+                compressors=None,
+                filters=None,
+                fill_value=_fill(array.dtype),
+                dimension_names=array.dims,
+                attributes=dict(array.attributes),
+            )
+        zarr.consolidate_metadata(store)
+        self._root: dict[str, Any] = _document(store, "zarr.json")
+        self.groups = {path: _document(store, f"{path}/zarr.json") for path, _ in root.groups()}
+
+    def root_document(self, lengths: dict[str, int], attributes: dict[str, Any]) -> dict[str, Any]:
+        """The root ``zarr.json`` with inline consolidated metadata for these lengths (axis name to length)."""
+        document = copy.copy(self._root)
+        document["attributes"] = attributes
+        consolidated = dict(self._root["consolidated_metadata"])
+        consolidated["metadata"] = metadata = dict(consolidated["metadata"])
+        for array in self.arrays:
+            if array.axis:
+                metadata[array.path] = self.child_document(array, lengths)
+        document["consolidated_metadata"] = consolidated
+        return document
+
+    def child_document(self, array: ArraySpec, lengths: dict[str, int]) -> dict[str, Any]:
+        child = dict(self._root["consolidated_metadata"]["metadata"][array.path])
+        if array.axis:
+            child["shape"] = [lengths[array.axis], *array.row]
+        return child
+
+
+def _document(store: MemoryStore, key: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(store._store_dict[key].to_bytes())
+    return found
+
+
+def _fill(dtype: np.dtype[Any]) -> Any:
+    """NaN where the type has one: a cell that was never written must not look like a zero state."""
+    if dtype.kind == "f":
+        return dtype.type("nan")
+    return dtype.type("nan") if dtype.name == "bfloat16" else dtype.type(0)
+
+
+class Publisher:
+    """Derives the small arrays from the journal and publishes them with all shapes at once.
+
+    A plain zarr or xarray reader that opens the root sees one commit, whole: rows are written before the root document
+    is replaced, and rows below a published length never change.
+    """
+
+    def __init__(self, folder: Path, journal: JournalReader) -> None:
+        self.root = folder / layout.STATES
+        self.journal = journal
+        self.hierarchy = Hierarchy(journal.spec)
+        self._small = {a.path: a.open(self.root) for a in self.hierarchy.arrays if a.field or a.values is not None}
+        self._lengths = {"token": 0, "step": 0, "draft": 0, "sequence": 0}
+        self._lock = threading.Lock()
+
+    def create(self) -> None:
+        """Write the empty hierarchy: valid zarr from the first moment."""
+        self.root.mkdir(mode=0o700)
+        for path, document in self.hierarchy.groups.items():
+            (self.root / path).mkdir()
+            _replace_json(self.root / path / "zarr.json", document)
+        for array in self.hierarchy.arrays:
+            (self.root / array.path).mkdir(exist_ok=True)
+            if array.values is not None:
+                self._small[array.path].write(0, np.array(array.values, array.dtype))
+                self._small[array.path].close()
+        self.publish(complete=False)
+        self.publish_children()
+
+    def publish(self, *, complete: bool) -> None:
+        """Publish everything the journal has committed. Raises OSError when the disk does."""
+        with self._lock:
+            self._publish(complete)
+
+    def _publish(self, complete: bool) -> None:
+        self.journal.advance()
+        sources: dict[str, NDArray[Any]] = {
+            "token": self.journal.rows,
+            "step": self.journal.steps,
+            "draft": self.journal.drafts,
+            "sequence": self.journal.sequences,
+        }
+        # what a sequence ended with is known later than its row: those few rows are written anew
+        done = dict(self._lengths, sequence=0)
+        for array in self.hierarchy.arrays:
+            if array.field:
+                fresh = sources[array.axis][done[array.axis] :][array.field]
+                if len(fresh):
+                    self._small[array.path].write(done[array.axis], fresh)
+        self._lengths = {axis: len(records) for axis, records in sources.items()}
+        _replace_json(self.root / "zarr.json", self.hierarchy.root_document(self._lengths, self._attributes(complete)))
+
+    def publish_children(self) -> None:
+        """The arrays' own metadata, for readers that open one array directly; they follow after the root."""
+        for array in self.hierarchy.arrays:
+            _replace_json(self.root / array.path / "zarr.json", self.hierarchy.child_document(array, self._lengths))
+
+    def _attributes(self, complete: bool) -> dict[str, Any]:
+        rows = self.journal.rows
+        return {
+            "committed": len(rows),
+            "complete": complete,
+            "rows_per_layer": [int(count) for count in rows["present"].sum(axis=0)],
+            "codes": {kind: list(words) for kind, words in layout.CODES.items()},
+            "format": layout.FORMAT,
+            **self.journal.attributes,
+        }
+
+    def close(self) -> None:
+        for array in self._small.values():
+            array.close()
+
+
+def _replace_json(path: Path, document: dict[str, Any]) -> None:
+    """Replace a file in one rename, so that no reader ever sees half of it."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(json.dumps(document))
+    os.replace(temporary, path)
+
+

@@ -1,0 +1,45 @@
+"""The writer's lock: an flock on the journal, which the kernel lets go when the writer dies."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+if sys.platform == "win32":  # pragma: no cover - Windows
+    import msvcrt
+
+    def try_lock(handle: int) -> bool:
+        try:
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+
+    def unlock(handle: int) -> None:
+        msvcrt.locking(handle, msvcrt.LK_UNLCK, 1)
+
+else:
+    import fcntl
+
+    def try_lock(handle: int) -> bool:
+        """Take the exclusive lock; False when another open file holds it."""
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
+
+    def unlock(handle: int) -> None:
+        fcntl.flock(handle, fcntl.LOCK_UN)
+
+
+def is_held(path: str | os.PathLike[str]) -> bool:
+    """Whether a living writer holds the journal at ``path``. Writes nothing."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        if try_lock(handle):
+            unlock(handle)
+            return False
+        return True
+    finally:
+        os.close(handle)

@@ -1,0 +1,300 @@
+"""Reads a run, finished, dead or growing. Never writes, needs no torch and no tokenizer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from numpy.typing import NDArray
+
+from sotscope.errors import StoreError
+from sotscope.registry import unknown
+from sotscope.store import layout
+from sotscope.store.arrays import array_specs
+from sotscope.store.hot import HotArray
+from sotscope.store.journal import JournalReader
+from sotscope.store.lazy import lazy_variable
+from sotscope.store.lineage import lineage_rows
+from sotscope.store.lock import is_held
+from sotscope.store.safety import check_hierarchy
+from sotscope.store.tokens import Pieces, Tokens, tokens_of
+
+
+def open_run(path: str | Path, live: bool = False) -> Run:
+    """Open the run at ``path`` for reading.
+
+    ``live``: follow it to its last commit (``refresh`` for more) instead of the last published state. A run whose
+    writer died is read to its last commit in any case. Raises StoreError when there is no run, or one that must not
+    be opened.
+    """
+    return Run(Path(path), live=live)
+
+
+class Run:
+    """One recording. Arrays are [token, ...] in the order rows were committed; ``seq=k`` follows one lineage."""
+
+    def __init__(self, path: Path, *, live: bool = False) -> None:
+        self.path = path
+        if not path.exists():
+            raise StoreError(f"{path} does not exist; `sotscope list` shows the runs there are.")
+        journal = path / layout.JOURNAL
+        if not journal.is_file():
+            if (path / layout.STATES).is_dir() or (path / ".zgroup").exists():
+                check_hierarchy(path / layout.STATES if (path / layout.STATES).is_dir() else path)
+            raise StoreError(f"{path} is not a sotscope run (it has no {layout.JOURNAL}).")
+        root = check_hierarchy(path / layout.STATES)
+        self._journal = JournalReader(journal)
+        self._modes = list(layout.CODES["mode"])
+        self.spec = self._journal.spec
+        self.attributes: dict[str, Any] = self._journal.attributes
+        self._arrays: dict[str, HotArray] = {
+            array.path: array.open(path / layout.STATES) for array in array_specs(self.spec) if array.big
+        }
+        self._pieces = Pieces()
+        self.live = live
+        self._rows = 0
+        self._published(root)
+        self.refresh()
+
+    def _published(self, root: dict[str, Any]) -> None:
+        attributes = root["attributes"]
+        self.complete = bool(attributes.get("complete"))
+        self._published_rows = int(attributes.get("committed", 0))
+
+    # -- following ---------------------------------------------------------------------------------------------
+
+    def refresh(self) -> int:
+        """Look again; returns how many rows are new. The number of rows never decreases."""
+        before = self._rows
+        self.recording = is_held(self.path / layout.JOURNAL)
+        self._published(check_hierarchy(self.path / layout.STATES))
+        self._journal.advance()
+        committed = len(self._journal.rows)
+        # a dead writer publishes no more: then the journal alone says what there is
+        wanted = committed if self.live or not self.recording else min(committed, self._published_rows)
+        self._rows = max(before, wanted)
+        self._pieces.advance(self.path / layout.PIECES, self._journal.last.pieces_bytes)
+        return self._rows - before
+
+    @property
+    def damage(self) -> str:
+        """Where the journal stops making sense, or empty."""
+        return self._journal.damage
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def __repr__(self) -> str:
+        state = "recording" if self.recording else "complete" if self.complete else "interrupted"
+        return f"<Run {self.path.name}: {self._rows} rows, {state}, sites {', '.join(self.sites)}>"
+
+    # -- states and scalars ------------------------------------------------------------------------------------
+
+    @property
+    def sites(self) -> list[str]:
+        return [site.name for site in self.spec.sites]
+
+    @property
+    def layers(self) -> list[int]:
+        return list(self.spec.layers)
+
+    def states(
+        self,
+        site: str,
+        layer: int | None = None,
+        tokens: slice | int | None = None,
+        seq: int | None = None,
+    ) -> NDArray[np.float32]:
+        """States as float32: [token, layer, dim], or [token, dim] for one ``layer`` or a site without layers.
+
+        ``tokens`` selects rows (of the sequence, if ``seq`` is given), ``seq`` resolves the lineage. Layers that were
+        skipped are NaN. Raises StoreError for a site or layer that was not recorded.
+        """
+        spec = self._site(site)
+        inner: tuple[Any, ...] = ()
+        if layer is not None:
+            inner = (self._layer_index(spec, layer),)
+        array = self._arrays[spec.name]
+        if seq is None:
+            start, stop, stride = _range(tokens, self._rows)
+            found = array.read(start, stop, inner)[::stride]
+        else:
+            rows = lineage_rows(self._journal.rows[: self._rows], self._journal.sequences, seq)
+            rows = rows[_slice(tokens)]
+            if not len(rows):
+                found = array.read(0, 0, inner)
+            else:
+                low = int(rows.min())
+                found = array.read(low, int(rows.max()) + 1, inner)[rows - low]
+        out = found.astype(np.float32)
+        return out[0] if isinstance(tokens, int | np.integer) else out
+
+    def scalars(self, name: str, seq: int | None = None) -> NDArray[Any]:
+        """An always-on scalar: [token] or [token, layer]; ``run.scalar_names`` lists them."""
+        if name not in self.scalar_names:
+            raise StoreError(unknown("scalar", name, self.scalar_names))
+        rows = self._row_records(seq)
+        found: NDArray[Any] = rows[f"scalar_{name}"].copy()
+        return found
+
+    @property
+    def scalar_names(self) -> list[str]:
+        return [scalar.name for scalar in self.spec.scalars]
+
+    @property
+    def top(self) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """The likeliest next tokens of every row: ids [token, k] (-1 where unknown) and log-probabilities [token, k]."""
+        rows = self._journal.rows[: self._rows]
+        return rows["top_id"].copy(), rows["top_logprob"].copy()
+
+    @property
+    def present(self) -> NDArray[np.bool_]:
+        """[token, layer]: False where the model skipped the layer."""
+        found: NDArray[np.bool_] = self._journal.rows[: self._rows]["present"].copy()
+        return found
+
+    # -- tokens, steps, drafts ---------------------------------------------------------------------------------
+
+    @property
+    def tokens(self) -> Tokens:
+        return self.tokens_of()
+
+    def tokens_of(self, seq: int | None = None) -> Tokens:
+        """The tokens of one sequence with its ancestors', or of all rows."""
+        return tokens_of(self._row_records(seq), self._pieces, self._modes)
+
+    @property
+    def pieces(self) -> Pieces:
+        return self._pieces
+
+    @property
+    def steps(self) -> pd.DataFrame:
+        """One line a decode step; times in nanoseconds."""
+        frame = _frame(self._journal.steps)
+        frame = frame[frame["step"].isin(self._journal.rows[: self._rows]["step"])] if len(frame) else frame
+        return _words(frame, mode="mode", reason="step_reason")
+
+    @property
+    def drafts(self) -> pd.DataFrame:
+        """One line a drafted token, accepted or not."""
+        return _words(_frame(self._journal.drafts), reason="draft_reason")
+
+    @property
+    def sequences(self) -> pd.DataFrame:
+        """One line a sequence: prompt length, parent, parent_pos, finish."""
+        return _words(_frame(self._journal.sequences), finish="finish")
+
+    def events(self, kind: str | None = None) -> list[dict[str, Any]]:
+        """The committed events, oldest first; of one kind on request."""
+        stop = self._journal.last.events_bytes
+        with open(self.path / layout.EVENTS, "rb") as file:
+            lines = file.read(stop).splitlines()
+        found = [json.loads(line) for line in lines]
+        return [event for event in found if kind is None or event["kind"] == kind]
+
+    # -- other views -------------------------------------------------------------------------------------------
+
+    def to_xarray(self) -> xr.Dataset:
+        """States (lazily, as float32), scalars and token columns as one xarray Dataset with a ``layer`` coordinate."""
+        rows = self._journal.rows[: self._rows]
+        data: dict[str, Any] = {}
+        coords: dict[str, Any] = {"layer": ("layer", np.array(self.spec.layers))}
+        for site in self.spec.sites:
+            data[site.name] = lazy_variable(self._arrays[site.name], site.dims, self._rows)
+            if site.layers is not None and site.dims[1] != "layer":
+                coords[site.dims[1]] = (site.dims[1], np.array(site.layers))
+        for scalar in self.spec.scalars:
+            data[scalar.name] = (scalar.dims, rows[f"scalar_{scalar.name}"], {"units": scalar.unit})
+        for name in ("token_id", "next_id", "seq_id", "pos", "step", "mode", "segment"):
+            data[name] = ("token", rows[name])
+        data["present"] = (("token", "layer"), rows["present"])
+        data["top_id"] = (("token", "k"), rows["top_id"])
+        data["top_logprob"] = (("token", "k"), rows["top_logprob"])
+        return xr.Dataset(data, coords=coords, attrs={"run": str(self.path), "complete": int(self.complete)})
+
+    def info(self) -> dict[str, Any]:
+        """What this run is, in plain values: model, settings, counts, outcome, bytes."""
+        outcome = self.events("outcome")
+        config = self.events("config")
+        files = [file for file in self.path.rglob("*") if file.is_file()]
+        return {
+            "run": str(self.path),
+            "complete": self.complete,
+            "recording": self.recording,
+            "rows": self._rows,
+            "sequences": len(self._journal.sequences),
+            "steps": len(self.steps),
+            "drafts": len(self._journal.drafts),
+            "sites": {site.name: {"row": list(site.row), "dtype": site.dtype} for site in self.spec.sites},
+            "layers": self.layers,
+            "scalars": self.scalar_names,
+            "bytes": sum(file.stat().st_blocks * 512 for file in files),
+            "model": self.attributes.get("model", {}),
+            "settings": config[0].get("settings", {}) if config else {},
+            "versions": config[0].get("versions", {}) if config else {},
+            "outcome": {k: v for k, v in outcome[-1].items() if k not in ("kind", "time")} if outcome else None,
+            "alarms": [{k: v for k, v in event.items() if k != "kind"} for event in self.events("alarm")],
+            "damage": self.damage or None,
+        }
+
+    # -- helpers -----------------------------------------------------------------------------------------------
+
+    def _row_records(self, seq: int | None) -> NDArray[Any]:
+        rows = self._journal.rows[: self._rows]
+        if seq is None:
+            return rows
+        found: NDArray[Any] = rows[lineage_rows(rows, self._journal.sequences, seq)]
+        return found
+
+    def _site(self, name: str) -> layout.SiteSpec:
+        try:
+            return self.spec.site(name)
+        except KeyError:
+            raise StoreError(f"{self.path.name}: {unknown('recorded site', name, self.sites)}") from None
+
+    def _layer_index(self, spec: layout.SiteSpec, layer: int) -> int:
+        if spec.layers is None:
+            raise StoreError(f"{spec.name} has no layers; leave out layer=.")
+        wanted = layer if layer >= 0 else list(spec.layers)[layer] if -layer <= len(spec.layers) else layer
+        if wanted not in spec.layers:
+            raise StoreError(f"layer {layer} of {spec.name} was not recorded; recorded are {_ranges(spec.layers)}.")
+        return spec.layers.index(wanted)
+
+
+def _slice(tokens: slice | int | None) -> slice:
+    if tokens is None:
+        return slice(None)
+    if isinstance(tokens, slice):
+        return tokens
+    return slice(tokens, tokens + 1 if tokens != -1 else None)
+
+
+def _range(tokens: slice | int | None, rows: int) -> tuple[int, int, int]:
+    start, stop, stride = _slice(tokens).indices(rows)
+    if isinstance(tokens, int | np.integer) and not -rows <= tokens < rows:
+        raise StoreError(f"row {tokens} is out of range; the run has {rows} rows.")
+    if stride < 1:
+        raise StoreError("tokens= takes slices with a positive step.")
+    return start, max(start, stop), stride
+
+
+def _frame(records: NDArray[Any]) -> pd.DataFrame:
+    names = (records.dtype.names or ())[1:]
+    return pd.DataFrame({name: records[name] for name in names})
+
+
+def _words(frame: pd.DataFrame, **columns: str) -> pd.DataFrame:
+    for column, kind in columns.items():
+        words = layout.CODES[kind]
+        frame[column] = [words[code] for code in frame[column]]
+    return frame
+
+
+def _ranges(layers: tuple[int, ...]) -> str:
+    if len(layers) > 2 and layers == tuple(range(layers[0], layers[-1] + 1)):
+        return f"{layers[0]}-{layers[-1]}"
+    return ", ".join(map(str, layers))
