@@ -106,6 +106,17 @@ class Branch:
 
 
 @dataclass(frozen=True, slots=True)
+class Piece:
+    """What a reader must know of a token to show it without a tokenizer: its raw piece (``Ġthe``, ``▁the``,
+    ``<0xE2>``) and the bytes it adds to the text."""
+
+    id: int
+    raw: str
+    data: bytes
+    special: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Alarm:
     """Something is wrong with the states or with the recording. ``data`` is the evidence in numbers."""
 

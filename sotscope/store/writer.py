@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sotscope.errors import StoreError
-from sotscope.events import Alarm, Branch, Step
+from sotscope.events import Alarm, Branch, Piece, Step
 from sotscope.store import layout
 from sotscope.store.arrays import ArraySpec, Publisher, array_specs
 from sotscope.store.hot import HotArray
@@ -30,16 +30,6 @@ from sotscope.store.lock import try_lock
 
 PUBLISH_EVERY_S = 0.4
 CHILDREN_EVERY_S = 5.0
-
-
-@dataclass(frozen=True)
-class Piece:
-    """What a reader must know of a token to show it without a tokenizer."""
-
-    id: int
-    raw: str
-    data: bytes
-    special: bool = False
 
 
 @dataclass

@@ -1,0 +1,143 @@
+"""The settings of a recording, validated, in and out of YAML. Unknown keys are errors, with the nearest known one."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from sotscope.errors import ConfigError
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class ModelConfig(_Settings):
+    """Which model, and how it is loaded."""
+
+    name: str = "smollm2"
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None
+    device: str | None = None
+    device_map: str | None = None
+    attn_implementation: str | None = None
+
+
+class CaptureConfig(_Settings):
+    """What is recorded of each token besides the always-on scalars."""
+
+    sites: list[str] = Field(default_factory=lambda: ["resid"])
+    layers: str = "all"
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None
+    """Type the states are stored in; the model's own by default."""
+    attn_entropy: bool = False
+    attn_layers: str = ""
+    """Layers whose attention rows are recorded; none by default."""
+    prompt_logits: bool = False
+    last_row: bool = False
+    top_k: int = Field(default=10, ge=1, le=100)
+    modules: dict[str, str] = Field(default_factory=dict)
+    """Module paths below a block, by site, for architectures without a family."""
+    ring_mb: int = Field(default=256, ge=8)
+    durable: bool = False
+    self_check: bool = True
+
+
+class DecodeConfig(_Settings):
+    """How it is decoded. Sampling values that are None are the model's own generation_config."""
+
+    mode: str = "ar"
+    max_new_tokens: int = Field(default=128, ge=0)
+    window: int | None = Field(default=None, ge=0)
+    seed: int = 0
+    do_sample: bool | None = None
+    temperature: float | None = Field(default=None, ge=0)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    top_k: int | None = Field(default=None, ge=0)
+    repetition_penalty: float | None = Field(default=None, gt=0)
+    no_repeat_ngram_size: int | None = Field(default=None, ge=0)
+    min_new_tokens: int | None = Field(default=None, ge=0)
+    eos_token_id: list[int] | None = None
+    stop: list[str] = Field(default_factory=list)
+    force: str | None = None
+    prefill_block: int = Field(default=256, ge=1)
+
+    @model_validator(mode="after")
+    def _sampling_is_asked_for(self) -> Self:
+        """A temperature above 0, top-p or top-k without do_sample means sampling, as people expect of a flag."""
+        wants = (self.temperature or 0) > 0 or self.top_p is not None or self.top_k is not None
+        if self.do_sample is None and wants:
+            self.do_sample = True
+        if self.force is not None and self.mode == "ar":
+            self.mode = "forced"
+        return self
+
+    def overrides(self) -> dict[str, Any]:
+        """Changes to the model's generation_config, under transformers' names."""
+        names = ("do_sample", "temperature", "top_p", "top_k", "repetition_penalty", "no_repeat_ngram_size")
+        found = {name: getattr(self, name) for name in (*names, "min_new_tokens", "eos_token_id")}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+class PromptConfig(_Settings):
+    """What is decoded: a prompt or messages."""
+
+    prompt: str | None = None
+    prompt_file: Path | None = None
+    messages: list[dict[str, str]] | None = None
+    system: str | None = None
+    raw: bool = False
+
+
+class RunConfig(_Settings):
+    """One recording: ``sotscope record --config run.yaml``."""
+
+    model: ModelConfig = Field(default_factory=ModelConfig)
+    input: PromptConfig = Field(default_factory=PromptConfig)
+    capture: CaptureConfig = Field(default_factory=CaptureConfig)
+    decode: DecodeConfig = Field(default_factory=DecodeConfig)
+    out: Path | None = None
+    max_bytes: int | None = None
+    """Refuse when the forecast is larger; by default 10 GB or a fifth of the free disk, whichever is less."""
+
+    @classmethod
+    def from_yaml(cls, path: Path) -> RunConfig:
+        """Read a file. Raises ConfigError with one line that names the file, the key and what is wrong."""
+        try:
+            data = yaml.safe_load(path.read_text())
+        except OSError as error:
+            raise ConfigError(f"cannot read {path}: {error.strerror}.") from error
+        except yaml.YAMLError as error:
+            raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}.") from error
+        if not isinstance(data or {}, dict):
+            raise ConfigError(f"{path} must hold settings by name (model:, input:, capture:, decode:).")
+        return cls.build(data or {}, str(path))
+
+    @classmethod
+    def build(cls, data: dict[str, Any], where: str) -> RunConfig:
+        """Validate plain values. Raises ConfigError with one line."""
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            raise ConfigError(f"{where}: {explain(error, cls)}") from error
+
+    def to_yaml(self) -> str:
+        """The settings that differ from the defaults."""
+        return yaml.safe_dump(self.model_dump(mode="json", exclude_defaults=True), sort_keys=False)
+
+
+def explain(error: ValidationError, root: type[BaseModel]) -> str:
+    """One line for the first thing that is wrong, naming the key and, for an unknown one, the nearest that exists."""
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        model: Any = root
+        for part in first["loc"][:-1]:
+            model = model.model_fields[str(part)].annotation
+        names = list(model.model_fields)
+        close = difflib.get_close_matches(str(first["loc"][-1]), names, n=1)
+        return f"unknown setting {key!r}; " + (f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(names)}.")
+    return f"{key} = {first['input']!r}: {first['msg'].lower()}."

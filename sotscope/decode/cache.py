@@ -1,0 +1,71 @@
+"""The model's cache: prefill in blocks, forward of a block, roll-back. The one file that knows transformers' caches."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from sotscope.errors import DecodeError
+
+
+class CachedModel:
+    """A model with the cache of one sequence. Logits are [token, vocab]; nothing here keeps a graph."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.device = model.device
+        self.cache: Any = DynamicCache(config=model.config)
+        self.length = 0
+        """How many tokens have been fed and kept."""
+        self.croppable: bool | None = None
+        """Whether rejected tokens can be rolled back; None before the first forward."""
+        self._keeps_few = "logits_to_keep" in inspect.signature(model.forward).parameters
+
+    def prefill(self, ids: Sequence[int], block: int, *, all_logits: bool) -> Iterator[tuple[int, Sequence[int]]]:
+        """Feed ``ids`` in blocks; yields (position, ids) after each one, so that its rows can be committed."""
+        for start in range(0, len(ids), block):
+            part = ids[start : start + block]
+            self.forward(part, all_logits=all_logits)
+            yield start, part
+        self._look()
+
+    def forward(self, ids: Sequence[int], *, all_logits: bool = True) -> Tensor:
+        """Feed ``ids`` after what the cache holds; logits of all of them, or of the last one only."""
+        options: dict[str, Any] = {} if all_logits or not self._keeps_few else {"logits_to_keep": 1}
+        inputs = torch.tensor([list(ids)], dtype=torch.long, device=self.device)
+        output = self.model(inputs, cache=self.cache, use_cache=True, **options)
+        self.length += len(ids)
+        logits: Tensor = output.logits[0]
+        return logits
+
+    def keep(self, rejected: int) -> None:
+        """Roll the last ``rejected`` tokens back (0 also trims sliding windows to their size).
+
+        Raises DecodeError when the model's cache cannot forget (a recurrent state).
+        """
+        self._look()
+        if self.croppable:
+            self.cache.crop(-rejected)
+        elif rejected:
+            raise DecodeError(refusal(self.model))
+        self.length -= rejected
+
+    def _look(self) -> None:
+        """Once something was fed: can this cache roll back? From then on sliding windows keep what they would drop."""
+        if self.length and self.croppable is None:
+            self.croppable = bool(self.cache.is_croppable)
+            if self.croppable:
+                self.cache.activate_past_recording()
+
+
+def refusal(model: Any) -> str:
+    """Why a model that cannot roll back is not decoded with drafts."""
+    return (
+        f"{model.config.model_type} keeps a recurrent state that cannot be rolled back, so rejected drafts would stay "
+        "in it; use --mode ar."
+    )

@@ -1,0 +1,524 @@
+"""record(): the only file that wires model, capture, decode loop and store together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+from numpy.typing import NDArray
+
+from sotscope.capture.plan import Plan, make_plan
+from sotscope.capture.scalars import LAYER_SCALARS, LOGIT_SCALARS
+from sotscope.capture.selfcheck import SelfCheck, self_check
+from sotscope.capture.tap import Captured, Tap, dtype_name
+from sotscope.catalog import DRAFTERS, GATES
+from sotscope.config import DecodeConfig, RunConfig
+from sotscope.decode.contracts import Drafter
+from sotscope.decode.loop import Decoder
+from sotscope.decode.sampling import Sampler
+from sotscope.errors import DecodeError, ModelError, PromptError
+from sotscope.events import Alarm, Branch, Outcome, Step
+from sotscope.models.load import Loaded, load
+from sotscope.models.pieces import PieceTable
+from sotscope.models.prompt import Prompt, Segmenter, build_prompt, segment_codes
+from sotscope.store.dtypes import native
+from sotscope.store.forecast import Forecast, check_forecast
+from sotscope.store.layout import RunSpec, ScalarSpec, SiteSpec
+from sotscope.store.reader import Run, open_run
+from sotscope.store.runs import default_path
+from sotscope.store.writer import Rows, RunWriter
+
+Progress = Callable[[Step, "Recording"], None]
+
+
+def record(
+    model: str | Loaded | Any = "smollm2",
+    prompt: str | None = None,
+    *,
+    tokenizer: Any = None,
+    messages: Sequence[Mapping[str, Any]] | None = None,
+    system: str | None = None,
+    raw: bool = False,
+    out: str | Path | None = None,
+    sites: Sequence[str] | None = None,
+    layers: str | None = None,
+    max_new_tokens: int | None = None,
+    config: RunConfig | None = None,
+    drafter: Drafter | None = None,
+    processors: Sequence[Any] = (),
+    on_step: Progress | None = None,
+    **decode: Any,
+) -> Run:
+    """Decode ``prompt`` and record it; returns the finished run.
+
+    ``model``: a name or path as ``load`` takes it, a ``Loaded``, or a transformers model (then give ``tokenizer``,
+    or token ids are all there is). ``sites``, ``layers`` and ``max_new_tokens`` are shortcuts into ``config``;
+    further keywords are fields of DecodeConfig (``temperature=0.7``, ``mode="forced"``, ``force="..."``).
+    ``drafter`` injects one that is not in the catalog, ``processors`` are transformers logits processors, ``on_step``
+    is called after every committed step.
+
+    Raises a SotscopeError for anything that is wrong before the first token. A run that fails later is kept.
+
+    Example::
+
+        run = sotscope.record("smollm2", "Why is the sky blue?", sites=["resid", "head_out"], max_new_tokens=64)
+        run.states("resid", layer=12)      # [token, dim]
+    """
+    settings = _settings(config, prompt, messages, system, raw, out, sites, layers, max_new_tokens, decode)
+    with recording(
+        settings, model=model, tokenizer=tokenizer, drafter=drafter, processors=processors
+    ) as recorded:
+        for step in recorded.steps():
+            if on_step is not None:
+                on_step(step, recorded)
+    return open_run(recorded.path)
+
+
+@contextmanager
+def recording(
+    settings: RunConfig,
+    *,
+    model: str | Loaded | Any = None,
+    tokenizer: Any = None,
+    drafter: Drafter | None = None,
+    processors: Sequence[Any] = (),
+    report: Callable[[str], None] = lambda text: None,
+    on_alarm: Callable[[Alarm], None] | None = None,
+) -> Iterator[Recording]:
+    """Set a recording up; iterate ``steps()`` of what it yields. On exit hooks are gone and the run is closed and kept.
+
+    An exception inside is noted in the run (finish reason ``interrupted`` or ``error``) and raised on.
+    """
+    loaded = _loaded(model, tokenizer, settings, report)
+    recorded = Recording(loaded, settings, drafter=drafter, processors=processors, on_alarm=on_alarm)
+    try:
+        with recorded.tap:
+            yield recorded
+    except BaseException as error:
+        recorded.fail(error)
+        raise
+    else:
+        recorded.finish()
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a finished recording amounts to; the fields of ``record --json``."""
+
+    run: str
+    model: str
+    mode: str
+    prompt_tokens: int
+    new_tokens: int
+    rows: int
+    finish_reason: str
+    text: str
+    tokens_per_second: float
+    tokens_per_forward: float
+    bytes: int
+    self_check: dict[str, Any]
+    stalled_ms: float
+    alarms: list[dict[str, Any]]
+
+
+class Recording:
+    """One sequence being decoded into one run. Made by ``recording``."""
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        settings: RunConfig,
+        *,
+        drafter: Drafter | None = None,
+        processors: Sequence[Any] = (),
+        on_alarm: Callable[[Alarm], None] | None = None,
+    ) -> None:
+        self.loaded = loaded
+        self.settings = settings
+        self.alarms: list[Alarm] = []
+        self.rows = 0
+        self.check = SelfCheck(skipped="not run")
+        self.summary: Summary | None = None
+        self._on_alarm = on_alarm
+        self._process = psutil.Process()
+        self.prompt = _prompt(loaded, settings)
+        capture = settings.capture
+        self.plan = make_plan(
+            loaded.model,
+            capture.sites,
+            capture.layers,
+            attn_layers=capture.attn_layers,
+            attn_entropy=capture.attn_entropy,
+            module_names=capture.modules,
+        )
+        self.context_length = context_length(self.plan)
+        self.drafter = drafter or make_drafter(settings.decode, loaded.tokenizer)
+        self._limit = _token_limit(self.drafter, settings.decode)
+        self._refuse_long_prompt()
+        max_keys = min(len(self.prompt.ids) + self._limit + 1, self.context_length)
+        self.spec = probe_spec(self.plan, self.prompt.ids, settings, max_keys)
+        self.forecast = Forecast.of(self.spec, len(self.prompt.ids) + self._limit)
+        self.path = Path(settings.out) if settings.out else default_path(self.drafter.mode, self.prompt.text)
+        check_forecast(self.forecast, self.path, settings.max_bytes)
+        self.tap = Tap(self.plan, top_k=capture.top_k, max_keys=max_keys)
+        self._segments = list(self.prompt.segments)
+        self._segmenter = Segmenter(loaded.tokenizer)
+        self._segmenter.start(self.prompt.ids)
+        self._start(processors)
+
+    def _start(self, processors: Sequence[Any]) -> None:
+        """Decoder and writer; the writer last, so that nothing is created when a setting is refused."""
+        decode, capture = self.settings.decode, self.settings.capture
+        sampler = Sampler(
+            self.loaded.model, len(self.prompt.ids), overrides=decode.overrides(), processors=processors
+        )
+        block = max(1, min(decode.prefill_block, (capture.ring_mb << 20) // (4 * max(1, self.spec.row_bytes))))
+        self.decoder = Decoder(
+            self.loaded.model,
+            self.drafter,
+            sampler,
+            sink=self,
+            gates=[GATES.get("context")()],
+            tokenizer=self.loaded.tokenizer,
+            seed=decode.seed,
+            stop=decode.stop,
+            max_new_tokens=self._limit,
+            context_length=self.context_length,
+            prefill_block=block,
+            prompt_logits=capture.prompt_logits,
+            last_row=capture.last_row,
+        )
+        pieces = PieceTable(self.loaded.tokenizer).piece if self.loaded.tokenizer is not None else None
+        self.writer = RunWriter(
+            self.path,
+            self.spec,
+            attributes={"model": self.loaded.describe(), "family": self.plan.anatomy.family_name},
+            piece_of=pieces,
+            ring_bytes=capture.ring_mb << 20,
+            durable=capture.durable,
+            on_alarm=self._raise_alarm,
+        )
+        self.writer.sequence(Branch(0, len(self.prompt.ids)))
+        self.writer.event(
+            "config",
+            settings=self.settings.model_dump(mode="json"),
+            generation=sampler.settings(),
+            sampled=sampler.sample,
+            seed=decode.seed,
+            policy=self.drafter.policy,
+            versions=versions(),
+            warnings=list(self.prompt.warnings),
+            device=str(self.loaded.model.device),
+        )
+
+    # -- decoding ----------------------------------------------------------------------------------------------
+
+    def steps(self) -> Iterator[Step]:
+        """Decode; yields every step after it has been handed to the store."""
+        yield from self.decoder.run(self.prompt.ids)
+
+    def on_step(self, step: Step) -> None:
+        start = time.perf_counter_ns()
+        prompt_row = step.reason == "prefill"
+        captured = self.tap.take(
+            step.rows, step.next_ids, logits=not prompt_row or self.settings.capture.prompt_logits
+        )
+        self._look_for_nonfinite(step, captured)
+        if step.mode != "prompt":
+            self._segments += [self._segmenter.add(token) for token in step.next_ids if token >= 0]
+        rows = Rows(
+            states=self._stored(captured, step),
+            scalars=captured.scalars,
+            present=captured.present,
+            top_id=captured.top_id,
+            top_logprob=captured.top_logprob,
+            segments=segment_codes(self._segments[step.pos : step.pos + step.rows]),
+        )
+        self.rows += step.rows
+        self.writer.commit(
+            step,
+            rows,
+            capture_ns=time.perf_counter_ns() - start,
+            rss=self._process.memory_info().rss,
+            device_bytes=_device_bytes(self.loaded.model),
+        )
+
+    def on_alarm(self, alarm: Alarm) -> None:
+        first = next((a for a in self.alarms if a.kind == alarm.kind), None)
+        if first is None:
+            self._raise_alarm(alarm)
+            self.writer.event("alarm", alarm=alarm.kind, message=alarm.message, **alarm.data)
+
+    def _raise_alarm(self, alarm: Alarm) -> None:
+        self.alarms.append(alarm)
+        if self._on_alarm is not None:
+            self._on_alarm(alarm)
+
+    def _look_for_nonfinite(self, step: Step, captured: Captured) -> None:
+        """The first layer and position whose states are not finite; layers that were skipped do not count."""
+        bad = (captured.scalars["nonfinite"] > 0) & captured.present
+        if bad.any():
+            row = int(np.flatnonzero(bad.any(axis=1))[0])
+            layer = self.plan.layers[int(np.flatnonzero(bad[row])[0])]
+            message = f"states are not finite from layer {layer}, position {step.pos + row} on"
+            data = {"first_bad_layer": layer, "first_bad_position": step.pos + row}
+            self.on_alarm(Alarm("non_finite", message, data))
+
+    def _stored(self, captured: Captured, step: Step) -> dict[str, NDArray[Any]]:
+        """States in the type they are stored in. A cast that overflows raises an alarm; it is never silent."""
+        out: dict[str, NDArray[Any]] = {}
+        for site in self.spec.sites:
+            states = captured.states[site.name]
+            if states.dtype != site.native:
+                with np.errstate(over="ignore"):
+                    cast = states.astype(site.native)
+                lost = np.isinf(cast.astype(np.float32)) & np.isfinite(states.astype(np.float32))
+                if lost.any():
+                    row = step.pos + int(np.argwhere(lost)[0][0])
+                    text = f"{int(lost.sum())} values of {site.name} do not fit {site.dtype} (from position {row} on); they are stored as inf"
+                    self.on_alarm(Alarm("overflow", text, {"site": site.name, "position": row, "count": int(lost.sum())}))
+                states = cast
+            out[site.name] = states
+        return out
+
+    # -- the end -----------------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Self-check, outcome, close."""
+        outcome = self.decoder.outcome
+        if outcome is None:  # somebody stopped iterating
+            self._end("interrupted", "stopped before the end")
+            return
+        self.writer.flush()
+        if self.settings.capture.self_check and self.writer.failure is None:
+            self.check = self._self_check()
+        self._end(outcome.finish_reason, outcome.detail)
+
+    def fail(self, error: BaseException) -> None:
+        """Keep what is committed and note why it ended."""
+        interrupted = isinstance(error, KeyboardInterrupt | GeneratorExit)
+        detail = "" if interrupted else f"{type(error).__name__}: {error}"
+        self._end("interrupted" if interrupted else "error", detail)
+
+    def _end(self, reason: str, detail: str) -> None:
+        self.writer.sequence(Branch(0, len(self.prompt.ids), finish=reason))
+        self.summary = self._summarise(reason)
+        outcome = {k: v for k, v in vars(self.summary).items() if k not in ("run", "alarms", "bytes")}
+        self.writer.event("outcome", **outcome, detail=detail)
+        self.writer.close(complete=reason not in ("interrupted", "error"))
+
+    def _summarise(self, reason: str) -> Summary:
+        outcome = self.decoder.outcome or Outcome(reason, len(self.prompt.ids), 0, self.decoder.text.text, 0, 0, 0)
+        new_tokens = outcome.new_tokens or max(0, self.rows - len(self.prompt.ids) + 1)
+        return Summary(
+            run=str(self.path),
+            model=self.loaded.name,
+            mode=self.drafter.mode,
+            prompt_tokens=len(self.prompt.ids),
+            new_tokens=new_tokens,
+            rows=self.rows,
+            finish_reason=reason,
+            text=self.decoder.text.text,
+            tokens_per_second=round(new_tokens / outcome.decode_s, 2) if outcome.decode_s else 0.0,
+            tokens_per_forward=round(self._tokens_per_forward(outcome), 3),
+            bytes=self.writer.bytes_written,
+            self_check=self.check.as_dict(),
+            stalled_ms=round(self.writer.stalled_ms, 1),
+            alarms=[{"kind": a.kind, "message": a.message, **a.data} for a in self.alarms],
+        )
+
+    def _tokens_per_forward(self, outcome: Outcome) -> float:
+        forwards = outcome.steps - self._prefill_steps(outcome)
+        return outcome.new_tokens / forwards if forwards > 0 else 0.0
+
+    def _prefill_steps(self, outcome: Outcome) -> int:
+        return -(-(outcome.prompt_tokens - 1) // self.decoder.prefill_block)
+
+    def _self_check(self) -> SelfCheck:
+        if any(alarm.kind in ("non_finite", "overflow") for alarm in self.alarms):
+            return SelfCheck(passed=False, skipped="the states are not finite; there is nothing to compare")
+        run = open_run(self.path, live=True)
+
+        def read(site: str, layer: int | None, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+            low = int(rows[0])
+            return run.states(site, layer, slice(low, int(rows[-1]) + 1))[rows - low]
+
+        stored = {site.dtype for site in self.spec.sites} or {"float32"}
+        coarsest = max(stored | {str(self.loaded.model.dtype).removeprefix("torch.")}, key=_coarseness)
+        return self_check(self.plan, [int(i) for i in run.tokens.ids], read, run.top[0][:, 0], coarsest)
+
+    def _refuse_long_prompt(self) -> None:
+        if len(self.prompt.ids) > self.context_length:
+            raise PromptError(
+                f"the prompt has {len(self.prompt.ids)} tokens, the model's context holds {self.context_length}; "
+                "shorten it."
+            )
+
+
+# -- the parts ---------------------------------------------------------------------------------------------------
+
+
+def make_drafter(decode: DecodeConfig, tokenizer: Any) -> Drafter:
+    """The drafter of ``decode.mode`` from the catalog. Raises DecodeError for an unknown mode or a missing text."""
+    factory: Any = DRAFTERS.get(decode.mode)
+    if decode.mode == "forced":
+        if decode.force is None or tokenizer is None:
+            raise DecodeError("mode forced needs a text (--force) and a tokenizer.")
+        options = {} if decode.window is None else {"window": decode.window}
+        drafter: Drafter = factory(tokenizer(decode.force, add_special_tokens=False)["input_ids"], **options)
+        return drafter
+    if decode.force is not None:
+        raise DecodeError(f"--force goes with --mode forced, not with {decode.mode}.")
+    made: Drafter = factory()
+    return made
+
+
+def probe_spec(plan: Plan, ids: Sequence[int], settings: RunConfig, max_keys: int) -> RunSpec:
+    """The shapes and types of every site, learnt from one small uncached forward with the hooks on."""
+    with torch.inference_mode(), Tap(plan, max_keys=max_keys) as tap:
+        inputs = torch.tensor([list(ids[:2])], device=plan.anatomy.model.device)
+        plan.anatomy.model(inputs, use_cache=False)
+        captured = tap.take(inputs.shape[1], (-1,) * inputs.shape[1], logits=False)
+    sites = tuple(
+        _site_spec(plan, site, captured.states[site.name], settings.capture.dtype) for site in plan.sites
+    )
+    layers, heads = len(plan.layers), plan.anatomy.geometry.heads
+    scalars = [
+        ScalarSpec(
+            name=name, row=(layers,), dims=("token", "layer"), unit=unit, dtype="<i4" if name == "nonfinite" else "<f4"
+        )
+        for name, unit in LAYER_SCALARS.items()
+    ]
+    scalars += [ScalarSpec(name=name, unit=unit) for name, unit in LOGIT_SCALARS.items()]
+    per_head = ("token", "layer", "head")
+    if plan.head_norms:
+        scalars.append(ScalarSpec(name="head_norm", row=(layers, heads), dims=per_head))
+    if plan.attn_entropy:
+        scalars.append(ScalarSpec(name="attn_entropy", row=(layers, heads), dims=per_head, unit="nats"))
+    return RunSpec(sites=sites, scalars=tuple(scalars), layers=plan.layers, top_k=settings.capture.top_k)
+
+
+def _site_spec(plan: Plan, site: Any, states: NDArray[Any], dtype: str | None) -> SiteSpec:
+    source = dtype_name(states)
+    native(source)
+    hidden = plan.anatomy.geometry.hidden
+    if site.shape == "heads":
+        dims: tuple[str, ...] = ("token", "layer", "head", "head_dim")
+    elif site.shape == "keys":
+        dims = ("token", "attn_layer", "head", "key")
+    else:
+        last = "dim" if states.shape[-1] == hidden else f"{site.name}_dim"
+        dims = ("token", "layer", last) if site.per_layer else ("token", last)
+    return SiteSpec(
+        name=site.name,
+        row=states.shape[1:],
+        dims=dims,
+        dtype=dtype or source,
+        source_dtype=source,
+        layers=plan.layers_of(site),
+    )
+
+
+def context_length(plan: Plan) -> int:
+    """How many tokens the model can hold; a recurrent model has no limit."""
+    for name in ("max_position_embeddings", "n_positions", "seq_length"):
+        value = getattr(plan.anatomy.config, name, None)
+        if isinstance(value, int) and value > 0:
+            return value
+    return 1 << 30
+
+
+def _token_limit(drafter: Drafter, decode: DecodeConfig) -> int:
+    ids = getattr(drafter, "ids", None)
+    return len(ids) if drafter.mode == "forced" and ids is not None else decode.max_new_tokens
+
+
+def versions() -> dict[str, str]:
+    return {name: version(name) for name in ("sotscope", "torch", "transformers", "zarr", "numpy")}
+
+
+def _loaded(model: Any, tokenizer: Any, settings: RunConfig, report: Callable[[str], None]) -> Loaded:
+    if model is None or isinstance(model, str):
+        chosen = settings.model
+        return load(
+            model or chosen.name,
+            dtype=chosen.dtype,
+            device=chosen.device,
+            device_map=chosen.device_map,
+            attn_implementation=chosen.attn_implementation,
+            report=report,
+        )
+    loaded = model if isinstance(model, Loaded) else Loaded(model, tokenizer, type(model).__name__, "in memory")
+    if getattr(loaded.model, "training", False):
+        raise ModelError("the model is in train mode, so dropout would change its states; call model.eval() first.")
+    return loaded
+
+
+def _prompt(loaded: Loaded, settings: RunConfig) -> Prompt:
+    given = settings.input
+    text = given.prompt
+    if given.prompt_file is not None:
+        if text is not None:
+            raise PromptError("give either a prompt or a prompt file, not both.")
+        try:
+            text = given.prompt_file.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise PromptError(f"cannot read {given.prompt_file}: {getattr(error, 'strerror', error)}.") from error
+    if loaded.tokenizer is None:
+        return _prompt_of_ids(text)
+    return build_prompt(loaded.tokenizer, text, messages=given.messages, system=given.system, raw=given.raw)
+
+
+def _prompt_of_ids(text: str | None) -> Prompt:
+    """Without a tokenizer a prompt is token ids with spaces between."""
+    try:
+        ids = [int(word) for word in (text or "").split()]
+    except ValueError:
+        raise PromptError("this model came without a tokenizer: give token ids ('5 17 3'), or tokenizer=.") from None
+    if not ids:
+        raise PromptError("the prompt is empty; give token ids ('5 17 3'), or tokenizer=.")
+    return Prompt(ids, ["raw"] * len(ids), text or "")
+
+
+def _settings(
+    config: RunConfig | None,
+    prompt: str | None,
+    messages: Sequence[Mapping[str, Any]] | None,
+    system: str | None,
+    raw: bool,
+    out: str | Path | None,
+    sites: Sequence[str] | None,
+    layers: str | None,
+    max_new_tokens: int | None,
+    decode: dict[str, Any],
+) -> RunConfig:
+    """The config with the keyword shortcuts put in; every value is validated again."""
+    data = (config or RunConfig()).model_dump()
+    given: dict[str, dict[str, Any]] = {
+        "input": {"prompt": prompt, "messages": messages, "system": system, "raw": raw or None},
+        "capture": {"sites": None if sites is None else list(sites), "layers": layers},
+        "decode": {"max_new_tokens": max_new_tokens, **decode},
+    }
+    for part, values in given.items():
+        data[part].update({name: value for name, value in values.items() if value is not None})
+    if out is not None:
+        data["out"] = Path(out)
+    return RunConfig.build(data, "record()")
+
+
+def _coarseness(dtype: str) -> int:
+    return ("float32", "float16", "bfloat16").index(dtype)
+
+
+def _device_bytes(model: Any) -> int:
+    if model.device.type == "cuda":
+        return int(torch.cuda.memory_allocated(model.device))
+    return 0
