@@ -139,5 +139,7 @@ def explain(error: ValidationError, root: type[BaseModel]) -> str:
             model = model.model_fields[str(part)].annotation
         names = list(model.model_fields)
         close = difflib.get_close_matches(str(first["loc"][-1]), names, n=1)
-        return f"unknown setting {key!r}; " + (f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(names)}.")
+        return f"unknown setting {key!r}; " + (
+            f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(names)}."
+        )
     return f"{key} = {first['input']!r}: {first['msg'].lower()}."

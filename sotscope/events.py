@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 MODES = ("prompt", "ar", "lookup", "sot", "dmtd", "forced", "other")
-"""Which drafter's step computed a row; the index is what the store holds. Rows before the last prompt token are `prompt`."""
+"""Which drafter's step computed a row; the index is what the store holds. `prompt`: all but the last prompt token."""
 
 SEGMENTS = ("system", "user", "assistant", "generated", "think", "tool", "raw")
 """What a token is part of; the index is what the store holds. `raw` is a prompt given without a chat template."""

@@ -73,9 +73,7 @@ def record(
         run.states("resid", layer=12)      # [token, dim]
     """
     settings = _settings(config, prompt, messages, system, raw, out, sites, layers, max_new_tokens, decode)
-    with recording(
-        settings, model=model, tokenizer=tokenizer, drafter=drafter, processors=processors
-    ) as recorded:
+    with recording(settings, model=model, tokenizer=tokenizer, drafter=drafter, processors=processors) as recorded:
         for step in recorded.steps():
             if on_step is not None:
                 on_step(step, recorded)
@@ -177,9 +175,7 @@ class Recording:
     def _start(self, processors: Sequence[Any]) -> None:
         """Decoder and writer; the writer last, so that nothing is created when a setting is refused."""
         decode, capture = self.settings.decode, self.settings.capture
-        sampler = Sampler(
-            self.loaded.model, len(self.prompt.ids), overrides=decode.overrides(), processors=processors
-        )
+        sampler = Sampler(self.loaded.model, len(self.prompt.ids), overrides=decode.overrides(), processors=processors)
         block = max(1, min(decode.prefill_block, (capture.ring_mb << 20) // (4 * max(1, self.spec.row_bytes))))
         self.decoder = Decoder(
             self.loaded.model,
@@ -228,9 +224,7 @@ class Recording:
     def on_step(self, step: Step) -> None:
         start = time.perf_counter_ns()
         prompt_row = step.reason == "prefill"
-        captured = self.tap.take(
-            step.rows, step.next_ids, logits=not prompt_row or self.settings.capture.prompt_logits
-        )
+        captured = self.tap.take(step.rows, step.next_ids, logits=not prompt_row or self.settings.capture.prompt_logits)
         self._look_for_nonfinite(step, captured)
         if step.mode != "prompt":
             self._segments += [self._segmenter.add(token) for token in step.next_ids if token >= 0]
@@ -283,8 +277,13 @@ class Recording:
                 lost = np.isinf(cast.astype(np.float32)) & np.isfinite(states.astype(np.float32))
                 if lost.any():
                     row = step.pos + int(np.argwhere(lost)[0][0])
-                    text = f"{int(lost.sum())} values of {site.name} do not fit {site.dtype} (from position {row} on); they are stored as inf"
-                    self.on_alarm(Alarm("overflow", text, {"site": site.name, "position": row, "count": int(lost.sum())}))
+                    count = int(lost.sum())
+                    text = (
+                        f"{count} values of {site.name} (from position {row} on) overflow {site.dtype}; stored as inf"
+                    )
+                    self.on_alarm(
+                        Alarm("overflow", text, {"site": site.name, "position": row, "count": int(lost.sum())})
+                    )
                 states = cast
             out[site.name] = states
         return out
@@ -387,13 +386,15 @@ def probe_spec(plan: Plan, ids: Sequence[int], settings: RunConfig, max_keys: in
         inputs = torch.tensor([list(ids[:2])], device=plan.anatomy.model.device)
         plan.anatomy.model(inputs, use_cache=False)
         captured = tap.take(inputs.shape[1], (-1,) * inputs.shape[1], logits=False)
-    sites = tuple(
-        _site_spec(plan, site, captured.states[site.name], settings.capture.dtype) for site in plan.sites
-    )
+    sites = tuple(_site_spec(plan, site, captured.states[site.name], settings.capture.dtype) for site in plan.sites)
     layers, heads = len(plan.layers), plan.anatomy.geometry.heads
     scalars = [
         ScalarSpec(
-            name=name, row=(layers,), dims=("token", "layer"), unit=unit, dtype="<i4" if name == "nonfinite" else "<f4"
+            name=name,
+            row=(layers,),
+            dims=("token", "layer"),
+            unit=unit,
+            dtype="<i4" if name == "nonfinite" else "<f4",
         )
         for name, unit in LAYER_SCALARS.items()
     ]

@@ -58,6 +58,8 @@ class Family:
     roles: Mapping[str, str]
     doc: str
     unavailable: Mapping[str, str] = field(default_factory=dict)
+    hidden_states_of_block_0: int = 1
+    """Where transformers lists the output of block 0 in ``hidden_states``; before it stands the input of block 0."""
     read_query: Read | None = None
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,12 +24,17 @@ GENERIC_SITES = ("embed", "resid", "final")
 class Anatomy:
     """A model taken apart: its decoder stack, its blocks, its family (None: found by shape) and its sizes."""
 
-    model: nn.Module
-    decoder: nn.Module
+    model: Any
+    decoder: Any
     blocks: nn.ModuleList
     geometry: Geometry
     family: Family | None
     config: Any
+
+    @property
+    def first_block_state(self) -> int:
+        """Index of block 0's output in transformers' ``hidden_states``."""
+        return self.family.hidden_states_of_block_0 if self.family else 1
 
     @property
     def family_name(self) -> str:
@@ -74,9 +80,7 @@ def anatomy(model: Any) -> Anatomy:
     """
     model = getattr(model, "_orig_mod", model)
     if getattr(model.config, "is_encoder_decoder", False):
-        raise SiteError(
-            f"{model.config.model_type} is an encoder-decoder model; sotscope records decoder-only models."
-        )
+        raise SiteError(f"{model.config.model_type} is an encoder-decoder model; sotscope records decoder-only models.")
     decoder = model.get_decoder() if hasattr(model, "get_decoder") else model
     config = decoder.config.get_text_config() if hasattr(decoder.config, "get_text_config") else decoder.config
     family = _family(config.model_type)
@@ -110,7 +114,9 @@ def _family(model_type: str) -> Family | None:
 
 def _find_blocks(decoder: nn.Module, model_type: str, count: int) -> str:
     """The ModuleList as long as the config's layer count, for architectures that nobody described."""
-    lists = [(path, module) for path, module in decoder.named_modules() if isinstance(module, nn.ModuleList)]
+    lists: list[tuple[str, nn.ModuleList]] = [
+        (path, module) for path, module in decoder.named_modules() if isinstance(module, nn.ModuleList)
+    ]
     fitting = [path for path, module in lists if len(module) == count]
     if len(fitting) == 1:
         return fitting[0]
@@ -130,7 +136,9 @@ def site_names(requested: Sequence[str]) -> list[str]:
     aliases = {other: name for name in SITES.names() for other in (name, *SITES.get(name).also)}
     found: list[str] = []
     for name in requested:
-        plain = re.sub(r"^(blocks|model\.layers|layers|transformer\.h|h)\.\d+\.|\[-?\w*\]$|^hook_", "", name.strip())
+        plain: str = re.sub(
+            r"^(blocks|model\.layers|layers|transformer\.h|h)\.\d+\.|\[-?\w*\]$|^hook_", "", name.strip()
+        )
         if plain in ("none", ""):
             continue
         if plain == "all":
@@ -265,3 +273,18 @@ def hook_counts(model: nn.Module) -> Counter[str]:
             if module._forward_hooks or module._forward_pre_hooks
         }
     )
+
+
+@contextmanager
+def as_it_was(model: nn.Module) -> Iterator[None]:
+    """Take away the hooks that transformers installs for good when ``output_hidden_states`` is first asked for."""
+    modules = list(model.modules())
+    before = [(set(module._forward_hooks), "_output_capturing_hooks_installed" in vars(module)) for module in modules]
+    try:
+        yield
+    finally:
+        for module, (hooks, marked) in zip(modules, before, strict=True):
+            for key in set(module._forward_hooks) - hooks:
+                del module._forward_hooks[key]
+            if not marked:
+                vars(module).pop("_output_capturing_hooks_installed", None)

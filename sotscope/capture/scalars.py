@@ -19,9 +19,7 @@ LOGIT_SCALARS = {"entropy": "nats", "logprob": "nats", "margin": "nats"}
 _BLOCK = 64
 
 
-def layer_scalars(
-    states: NDArray[np.float32], previous: NDArray[np.float32] | None
-) -> dict[str, NDArray[Any]]:
+def layer_scalars(states: NDArray[np.float32], previous: NDArray[np.float32] | None) -> dict[str, NDArray[Any]]:
     """Per row and layer of ``states [row, layer, dim]``: L2 norm, max-abs, count of non-finite values, and the cosine
     to the row before (``previous [layer, dim]`` for the first one; NaN where there is none).
     """
@@ -126,4 +124,5 @@ def head_norms(heads: NDArray[np.float32]) -> NDArray[np.float32]:
 def attention_entropy(weights: Tensor) -> Tensor:
     """Entropy (nats) of attention weights [head, query, key] over the keys: [query, head]."""
     weights = weights.float()
-    return torch.special.entr(weights).sum(-1).T
+    entropy: Tensor = torch.special.entr(weights).sum(-1).T
+    return entropy

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sotscope.capture.plan import Plan
+from sotscope.capture.plan import Plan, as_it_was
 from sotscope.errors import SiteError
 
 TOLERANCE = {"float32": 1e-3, "float16": 3e-2, "bfloat16": 8e-2}
@@ -78,24 +78,22 @@ def _hidden_states(
 ) -> None:
     body = plan.anatomy
     inputs = torch.tensor([ids], device=body.model.device)
-    output = body.model(inputs, use_cache=False, output_hidden_states=True)
-    states = output.hidden_states
-    count = body.geometry.layers
-    # some models list the input of block 0 first, others begin with the output of block 0
-    before = len(states) - count
-    if plan.stored("embed") and before == 1:
+    with as_it_was(body.model):
+        states = body.model(inputs, use_cache=False, output_hidden_states=True).hidden_states
+    first = body.first_block_state
+    if plan.stored("embed") and first == 1:
         result.note("embed", _error(_pick(states[0], rows), read("embed", None, rows)), tolerance)
     if plan.stored("final"):
-        final = output.hidden_states[-1]
+        final = states[-1]
         recorded = read("final", None, rows)
         if final.shape[-1] == recorded.shape[-1]:
             result.note("final", _error(_pick(final, rows), recorded), tolerance)
     if not plan.stored("resid"):
         return
     for layer in plan.layers:
-        if layer == count - 1:
+        if layer + first == len(states) - 1:
             continue  # the list holds the normed state there; the head check covers this layer
-        result.note("resid", _error(_pick(states[layer + before], rows), read("resid", layer, rows)), tolerance)
+        result.note("resid", _error(_pick(states[layer + first], rows), read("resid", layer, rows)), tolerance)
 
 
 def _identities(plan: Plan, rows: NDArray[np.int64], read: ReadRows, tolerance: float, result: SelfCheck) -> None:
@@ -144,7 +142,7 @@ def final_norm(plan: Plan) -> torch.nn.Module | None:
     if path is None:
         return None
     try:
-        found = body.decoder.get_submodule(path)
+        found: torch.nn.Module = body.decoder.get_submodule(path)
     except AttributeError as error:
         if getattr(body.decoder, path, None) is None:
             return torch.nn.Identity()  # some OPT models have no final norm

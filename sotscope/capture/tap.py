@@ -56,6 +56,8 @@ class Tap:
         self._slots = {name: sum(p.site.name == name for p in plan.points) for name in self._names}
         self._expected = {(name, slot) for name in self._names for slot in range(self._slots[name])}
         self._previous: NDArray[np.float32] | None = None
+        self._attn: NDArray[Any] = np.empty(0, np.float32)
+        self._attn_entropy: NDArray[Any] = np.empty(0, np.float32)
         self._reset()
 
     # -- hooks -------------------------------------------------------------------------------------------------
@@ -140,8 +142,6 @@ class Tap:
         self._pending: list[tuple[str, int, Tensor]] = []
         self._hits: list[tuple[str, int]] = []
         self._logits: Tensor | None = None
-        self._attn: NDArray[np.float32] = np.empty(0, np.float32)
-        self._attn_entropy: NDArray[np.float32] = np.empty(0, np.float32)
 
     def _keep_logits(self, module: Any, args: Any, output: Any) -> None:
         logits = getattr(output, "logits", None)

@@ -74,7 +74,7 @@ class Exact:
 
     def _draw(self, p: NDArray[np.float64], slot: Slot, purpose: int) -> int:
         u = self._draws.uniform(slot.seq, slot.position, purpose)
-        return int(min(np.searchsorted(np.cumsum(p), u, side="right"), int(np.flatnonzero(p)[-1])))
+        return min(int(np.searchsorted(np.cumsum(p), u, side="right")), int(np.flatnonzero(p)[-1]))
 
 
 class Believe:

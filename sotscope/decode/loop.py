@@ -102,9 +102,7 @@ class Decoder:
 
     def _prefill(self, context: Context) -> Iterator[Step]:
         before = time.perf_counter_ns()
-        for start, part in self.cached.prefill(
-            context.ids[:-1], self.prefill_block, all_logits=self._prompt_logits
-        ):
+        for start, part in self.cached.prefill(context.ids[:-1], self.prefill_block, all_logits=self._prompt_logits):
             forward_ns = time.perf_counter_ns() - before
             following = context.ids[start + 1 : start + 1 + len(part)]
             yield self._tell(

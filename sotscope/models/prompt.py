@@ -94,7 +94,7 @@ def _chat(tokenizer: Any, turns: list[dict[str, Any]]) -> Prompt:
 def _render(tokenizer: Any, turns: list[dict[str, Any]]) -> str:
     try:
         text: str = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-    except Exception as error:  # noqa: BLE001 - a template is user code; whatever it raises is about the messages
+    except Exception as error:
         raise PromptError(f"the chat template refuses these messages: {' '.join(str(error).split())}") from error
     return text
 
@@ -102,7 +102,7 @@ def _render(tokenizer: Any, turns: list[dict[str, Any]]) -> str:
 def _boundaries(
     tokenizer: Any, turns: list[dict[str, Any]], text: str, offsets: Sequence[tuple[int, int]], ids: list[int]
 ) -> list[tuple[int, str]]:
-    """(character where it begins, segment), in order. A turn's closing mark is the turn's; what follows is the next's."""
+    """(first character, segment), in order. A turn's closing mark is the turn's; what follows is the next one's."""
     special = set(tokenizer.all_special_ids)
     marks = [end for (start, end), token in zip(offsets, ids, strict=True) if token in special and end > start]
     bounds: list[tuple[int, str]] = []

@@ -243,5 +243,3 @@ def _replace_json(path: Path, document: dict[str, Any]) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.write_text(json.dumps(document))
     os.replace(temporary, path)
-
-

@@ -29,7 +29,7 @@ class Forecast:
 
 
 def check_forecast(forecast: Forecast, path: Path, limit: int | None = None) -> None:
-    """Raise CostError when the run would take more than ``limit`` bytes (default: 10 GB or a fifth of the free disk)."""
+    """Raise CostError if the run takes more than ``limit`` bytes (by default 10 GB or a fifth of the free disk)."""
     existing = next(parent for parent in (path.absolute(), *path.absolute().parents) if parent.exists())
     free = shutil.disk_usage(existing).free
     allowed = limit if limit is not None else min(LIMIT_BYTES, int(free * LIMIT_SHARE))

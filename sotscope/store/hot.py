@@ -58,7 +58,7 @@ class HotArray:
 
     def write(self, start: int, rows: NDArray[Any]) -> None:
         """Write ``rows [n, *row]`` at row ``start``. Raises OSError when the disk does."""
-        data = memoryview(np.ascontiguousarray(rows).view(np.uint8).reshape(-1)) if self.row_bytes else memoryview(b"")
+        data = np.ascontiguousarray(rows).view(np.uint8).reshape(-1).data
         done = 0
         for chunk, first, last in _spans(start, start + len(rows), self.chunk_rows):
             size = (last - first) * self.row_bytes

@@ -48,7 +48,7 @@ def read_header(path: Path) -> tuple[layout.RunSpec, dict[str, Any], int]:
     data = json.loads(body)
     if data["spec"].get("format") != layout.FORMAT:
         raise StoreError(
-            f"{path} has store format {data['spec'].get('format')}, this sotscope reads {layout.FORMAT}; update sotscope."
+            f"{path} has store format {data['spec'].get('format')}, this sotscope reads {layout.FORMAT}; update it."
         )
     try:
         return layout.RunSpec.model_validate(data["spec"]), data["attributes"], len(start) + size + 4
@@ -159,10 +159,7 @@ class JournalReader:
         for tag, spans in pending.items():
             for first, last in spans:
                 self._records[tag].extend(np.frombuffer(data[first:last], self._dtypes[tag]))
-        self.commits.append(
-            Commit(*(int(record[name]) for name in ("rows", "drafts", "steps", "events_bytes", "pieces_bytes")),
-                   int(record["time_ns"]), int(record["states_crc"]))
-        )  # fmt: skip
+        self.commits.append(Commit(**{name: int(record[name]) for name in Commit.__dataclass_fields__}))
         return True
 
     def _note_damage(self, data: bytes, start: int, position: int, what: str) -> None:

@@ -34,7 +34,7 @@ class _HotBackend(BackendArray):
             rows = self._array.read(0, 0)
         for axis, index in reversed(list(enumerate(inner, start=1))):
             rows = rows[(slice(None),) * axis + (index,)]
-        out = rows.astype(np.float32)
+        out: NDArray[np.float32] = rows.astype(np.float32)
         return out[0] if isinstance(token, int | np.integer) else out
 
 

@@ -18,7 +18,9 @@ def lineage_rows(rows: NDArray[Any], sequences: NDArray[Any], seq: int) -> NDArr
     """
     known = {int(record["seq_id"]): record for record in sequences}
     if seq not in known:
-        raise StoreError(f"sequence {seq} is not in this run; there are {', '.join(map(str, sorted(known))) or 'none'}.")
+        raise StoreError(
+            f"sequence {seq} is not in this run; there are {', '.join(map(str, sorted(known))) or 'none'}."
+        )
     parts: list[NDArray[np.int64]] = []
     limit = np.iinfo(np.int32).max
     current, seen = seq, set[int]()
@@ -33,4 +35,5 @@ def lineage_rows(rows: NDArray[Any], sequences: NDArray[Any], seq: int) -> NDArr
     joined = np.concatenate(parts[::-1])
     positions = rows["pos"][joined]
     last_of_position = np.append(positions[1:] != positions[:-1], True) if len(joined) else np.zeros(0, bool)
-    return joined[last_of_position]
+    found: NDArray[np.int64] = joined[last_of_position]
+    return found

@@ -147,7 +147,7 @@ class Run:
 
     @property
     def top(self) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """The likeliest next tokens of every row: ids [token, k] (-1 where unknown) and log-probabilities [token, k]."""
+        """The likeliest next tokens of every row: ids [token, k] (-1: unknown) and log-probabilities [token, k]."""
         rows = self._journal.rows[: self._rows]
         return rows["top_id"].copy(), rows["top_logprob"].copy()
 

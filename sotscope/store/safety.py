@@ -35,7 +35,9 @@ def check_hierarchy(root: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise StoreError(f"{root} has no zarr.json: this is not a sotscope run.") from None
     except (ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"{root / 'zarr.json'} is damaged ({error!r}); `sotscope verify --repair` rebuilds it.") from error
+        raise StoreError(
+            f"{root / 'zarr.json'} is damaged ({error!r}); `sotscope verify --repair` rebuilds it."
+        ) from error
     for path, child in children.items():
         if child.get("zarr_format") != 3:
             raise StoreError(f"{path} in {root} is not Zarr v3.")

@@ -34,7 +34,7 @@ CHILDREN_EVERY_S = 5.0
 
 @dataclass
 class Rows:
-    """The captured rows of one step: ``states[site] [row, ...]``, ``scalars[name] [row, ...]``, ``present [row, layer]``."""
+    """Captured rows of one step: ``states[site] [row, ...]``, ``scalars[name] [row, ...]``, ``present [row, layer]``."""
 
     states: Mapping[str, NDArray[Any]]
     scalars: Mapping[str, NDArray[Any]]

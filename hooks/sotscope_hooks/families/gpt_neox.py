@@ -7,7 +7,7 @@ from sotscope.capture.contracts import Family, Geometry
 
 def read_query(output: Tensor, geometry: Geometry) -> Tensor:
     """query_key_value's output [1, token, head * 3 * head_dim] as [token, head * head_dim]."""
-    heads = output[0].unflatten(-1, (geometry.heads, 3 * geometry.head_dim))
+    heads = output[0].view(output.shape[1], geometry.heads, 3 * geometry.head_dim)
     return heads[..., : geometry.head_dim].flatten(1)
 
 

@@ -10,4 +10,5 @@ FAMILY = Family(
     doc="layers.N.mixer; embed, resid and final only",
     roles={"blocks": "layers", "final_norm": "norm_f"},
     unavailable=dict.fromkeys(("attn_out", "mlp_out", "mlp_act", "head_out", "query", "router", "attn"), NONE),
+    hidden_states_of_block_0=0,
 )

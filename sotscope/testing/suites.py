@@ -1,0 +1,100 @@
+"""Contract suites: what every site, family and drafter must do. Plugin authors run them on their own entries."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sotscope.capture.contracts import Family, Site
+from sotscope.capture.plan import anatomy, available, hook_counts, site_names
+from sotscope.catalog import DRAFTERS, FAMILIES, SITES
+from sotscope.decode.contracts import Context
+from sotscope.recorder import record
+from sotscope.testing.drafters import anti, greedy, mix, oracle
+from sotscope.testing.oracle import check_run
+from sotscope.testing.tiny import CONFIGS, tiny
+
+PROMPT = [5, 17, 3, 88, 41]
+NEW = 12
+
+
+def models_of(family: str) -> list[str]:
+    """The tiny models that belong to a family."""
+    types = set(FAMILIES.get(family).model_types)
+    return [name for name, (model_type, _) in CONFIGS.items() if model_type in types]
+
+
+def check_site(name: str) -> None:
+    """A site has a doc, names nobody else claims, and is recorded truly on every tiny model that has it."""
+    site: Site = SITES.get(name)
+    assert site.name == name
+    assert site.doc.endswith("."), "doc: one sentence"
+    assert all(site_names([other]) == [name] for other in (name, *site.also)), "an alias leads to another site"
+    if name == "attn":
+        return
+    seen = 0
+    for model_name in CONFIGS:
+        model = tiny(model_name)
+        if not available(anatomy(model))[name]:
+            _check_recording(model, [name])
+            seen += 1
+    assert seen, f"no tiny model has site {name}"
+
+
+def check_family(name: str, make: Callable[[], Any] | None = None) -> None:
+    """A family finds its models' blocks, explains every site it lacks, and every row equals the oracle.
+
+    ``make`` gives a model of a family that has no tiny model here. Rows are checked in plain decoding and while
+    drafts are all right, all wrong and mixed (where the cache can roll back).
+    """
+    family: Family = FAMILIES.get(name)
+    assert family.doc
+    assert family.model_types
+    models = [make()] if make else [tiny(model_name) for model_name in models_of(name)]
+    assert models, f"no tiny model of family {name}: give make="
+    for model in models:
+        body = anatomy(model)
+        assert body.family is family, f"{body.config.model_type} was taken for {body.family_name}"
+        reasons = available(body)
+        sites = [site for site, why in reasons.items() if not why and site != "attn"]
+        assert {"embed", "resid", "final"} <= set(sites)
+        _check_recording(model, sites)
+
+
+def check_drafter(name: str) -> None:
+    """A drafter keeps to its window, proposes as many probabilities as tokens, and names its mode and policy."""
+    factory: Any = DRAFTERS.get(name)
+    drafter = factory([7, 8, 9, 10]) if name == "forced" else factory()
+    assert drafter.mode
+    assert drafter.policy
+    context = Context(list(PROMPT), len(PROMPT), 8, 128)
+    for window in range(5):
+        proposal = drafter.propose(context, window)
+        assert len(proposal.ids) <= window
+        assert len(proposal.probabilities) == len(proposal.ids)
+
+
+def _check_recording(model: Any, sites: list[str]) -> None:
+    hooks = hook_counts(model)
+    truth = greedy(model, PROMPT, NEW)
+    vocab = model.config.get_text_config().vocab_size
+    drafters: list[Any] = [None]
+    if anatomy(model).config.model_type not in ("mamba", "falcon_mamba"):
+        drafters += [oracle(truth, 4), anti(truth, 4, vocab), mix(truth, 4, vocab)]
+    with tempfile.TemporaryDirectory() as folder:
+        for number, drafter in enumerate(drafters):
+            run = record(
+                model,
+                " ".join(map(str, PROMPT)),
+                sites=sites,
+                max_new_tokens=NEW,
+                drafter=drafter,
+                out=Path(folder) / f"{number}.sot",
+            )
+            assert run.tokens.all_ids == [*PROMPT, *truth], "the text differs from uncached greedy decoding"
+            assert len(run) == len(PROMPT) + NEW - 1
+            check_run(model, run)
+            assert run.info()["outcome"]["self_check"]["passed"], run.info()["outcome"]["self_check"]
+    assert hook_counts(model) == hooks, "hooks were left behind"
