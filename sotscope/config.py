@@ -41,7 +41,7 @@ class CaptureConfig(_Settings):
     top_k: int = Field(default=10, ge=1, le=100)
     modules: dict[str, str] = Field(default_factory=dict)
     """Module paths below a block, by site, for architectures without a family."""
-    ring_mb: int = Field(default=256, ge=8)
+    ring_mb: int = Field(default=128, ge=8)
     durable: bool = False
     self_check: bool = True
 

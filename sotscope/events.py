@@ -126,14 +126,6 @@ class Alarm:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
-    """A change of settings that somebody asked for, and the step at which it took effect."""
-
-    kind: str
-    data: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class Outcome:
     """How a sequence ended. Times are seconds."""
 

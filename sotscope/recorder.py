@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +14,32 @@ import psutil
 import torch
 from numpy.typing import NDArray
 
-from sotscope.capture.plan import Plan, make_plan
-from sotscope.capture.scalars import LAYER_SCALARS, LOGIT_SCALARS
+from sotscope.capture.plan import make_plan
 from sotscope.capture.selfcheck import SelfCheck, self_check
-from sotscope.capture.tap import Captured, Tap, dtype_name
-from sotscope.catalog import DRAFTERS, GATES
-from sotscope.config import DecodeConfig, RunConfig
+from sotscope.capture.tap import Captured, Tap
+from sotscope.catalog import GATES
+from sotscope.config import RunConfig
 from sotscope.decode.contracts import Drafter
 from sotscope.decode.loop import Decoder
 from sotscope.decode.sampling import Sampler
-from sotscope.errors import DecodeError, ModelError, PromptError
-from sotscope.events import Alarm, Branch, Outcome, Step
-from sotscope.models.load import Loaded, load
+from sotscope.errors import DecodeError, PromptError
+from sotscope.events import MODES, Alarm, Branch, Outcome, Step
+from sotscope.models.load import Loaded
 from sotscope.models.pieces import PieceTable
-from sotscope.models.prompt import Prompt, Segmenter, build_prompt, segment_codes
-from sotscope.store.dtypes import native
+from sotscope.models.prompt import Segmenter, segment_codes
+from sotscope.preparation import (
+    check_ids,
+    context_length,
+    load_model,
+    make_drafter,
+    make_prompt,
+    merge_settings,
+    probe_spec,
+    title,
+    token_limit,
+    versions,
+)
 from sotscope.store.forecast import Forecast, check_forecast
-from sotscope.store.layout import RunSpec, ScalarSpec, SiteSpec
 from sotscope.store.reader import Run, open_run
 from sotscope.store.runs import default_path
 from sotscope.store.writer import Rows, RunWriter
@@ -72,7 +80,7 @@ def record(
         run = sotscope.record("smollm2", "Why is the sky blue?", sites=["resid", "head_out"], max_new_tokens=64)
         run.states("resid", layer=12)      # [token, dim]
     """
-    settings = _settings(config, prompt, messages, system, raw, out, sites, layers, max_new_tokens, decode)
+    settings = merge_settings(config, prompt, messages, system, raw, out, sites, layers, max_new_tokens, decode)
     with recording(settings, model=model, tokenizer=tokenizer, drafter=drafter, processors=processors) as recorded:
         for step in recorded.steps():
             if on_step is not None:
@@ -95,16 +103,15 @@ def recording(
 
     An exception inside is noted in the run (finish reason ``interrupted`` or ``error``) and raised on.
     """
-    loaded = _loaded(model, tokenizer, settings, report)
+    loaded = load_model(model, tokenizer, settings, report)
     recorded = Recording(loaded, settings, drafter=drafter, processors=processors, on_alarm=on_alarm)
     try:
         with recorded.tap:
             yield recorded
+        recorded.finish()
     except BaseException as error:
         recorded.fail(error)
         raise
-    else:
-        recorded.finish()
 
 
 @dataclass(frozen=True)
@@ -147,7 +154,7 @@ class Recording:
         self.summary: Summary | None = None
         self._on_alarm = on_alarm
         self._process = psutil.Process()
-        self.prompt = _prompt(loaded, settings)
+        self.prompt = make_prompt(loaded, settings)
         capture = settings.capture
         self.plan = make_plan(
             loaded.model,
@@ -157,14 +164,17 @@ class Recording:
             attn_entropy=capture.attn_entropy,
             module_names=capture.modules,
         )
+        check_ids(self.prompt.ids, self.plan)
         self.context_length = context_length(self.plan)
         self.drafter = drafter or make_drafter(settings.decode, loaded.tokenizer)
-        self._limit = _token_limit(self.drafter, settings.decode)
+        if self.drafter.mode not in MODES:
+            raise DecodeError(f"the drafter calls its mode {self.drafter.mode!r}; call one of your own 'other'.")
+        self._limit = token_limit(self.drafter, settings.decode)
         self._refuse_long_prompt()
         max_keys = min(len(self.prompt.ids) + self._limit + 1, self.context_length)
         self.spec = probe_spec(self.plan, self.prompt.ids, settings, max_keys)
         self.forecast = Forecast.of(self.spec, len(self.prompt.ids) + self._limit)
-        self.path = Path(settings.out) if settings.out else default_path(self.drafter.mode, self.prompt.text)
+        self.path = Path(settings.out) if settings.out else default_path(self.drafter.mode, title(settings.input))
         check_forecast(self.forecast, self.path, settings.max_bytes)
         self.tap = Tap(self.plan, top_k=capture.top_k, max_keys=max_keys)
         self._segments = list(self.prompt.segments)
@@ -176,7 +186,7 @@ class Recording:
         """Decoder and writer; the writer last, so that nothing is created when a setting is refused."""
         decode, capture = self.settings.decode, self.settings.capture
         sampler = Sampler(self.loaded.model, len(self.prompt.ids), overrides=decode.overrides(), processors=processors)
-        block = max(1, min(decode.prefill_block, (capture.ring_mb << 20) // (4 * max(1, self.spec.row_bytes))))
+        block = max(1, min(decode.prefill_block, (capture.ring_mb << 20) // (2 * max(1, self.spec.row_bytes))))
         self.decoder = Decoder(
             self.loaded.model,
             self.drafter,
@@ -302,7 +312,10 @@ class Recording:
         self._end(outcome.finish_reason, outcome.detail)
 
     def fail(self, error: BaseException) -> None:
-        """Keep what is committed and note why it ended."""
+        """Keep what is committed and note why it ended (also where that is the self-check)."""
+        if self.summary is not None:  # the end was noted already; closing it was what failed
+            self.writer.close(complete=False)
+            return
         interrupted = isinstance(error, KeyboardInterrupt | GeneratorExit)
         detail = "" if interrupted else f"{type(error).__name__}: {error}"
         self._end("interrupted" if interrupted else "error", detail)
@@ -315,8 +328,9 @@ class Recording:
         self.writer.close(complete=reason not in ("interrupted", "error"))
 
     def _summarise(self, reason: str) -> Summary:
-        outcome = self.decoder.outcome or Outcome(reason, len(self.prompt.ids), 0, self.decoder.text.text, 0, 0, 0)
-        new_tokens = outcome.new_tokens or max(0, self.rows - len(self.prompt.ids) + 1)
+        so_far = max(0, self.rows - len(self.prompt.ids) + 1)
+        outcome = self.decoder.outcome or Outcome(reason, len(self.prompt.ids), so_far, "", 0, 0, 0)
+        new_tokens = outcome.new_tokens
         return Summary(
             run=str(self.path),
             model=self.loaded.name,
@@ -360,159 +374,6 @@ class Recording:
                 f"the prompt has {len(self.prompt.ids)} tokens, the model's context holds {self.context_length}; "
                 "shorten it."
             )
-
-
-# -- the parts ---------------------------------------------------------------------------------------------------
-
-
-def make_drafter(decode: DecodeConfig, tokenizer: Any) -> Drafter:
-    """The drafter of ``decode.mode`` from the catalog. Raises DecodeError for an unknown mode or a missing text."""
-    factory: Any = DRAFTERS.get(decode.mode)
-    if decode.mode == "forced":
-        if decode.force is None or tokenizer is None:
-            raise DecodeError("mode forced needs a text (--force) and a tokenizer.")
-        options = {} if decode.window is None else {"window": decode.window}
-        drafter: Drafter = factory(tokenizer(decode.force, add_special_tokens=False)["input_ids"], **options)
-        return drafter
-    if decode.force is not None:
-        raise DecodeError(f"--force goes with --mode forced, not with {decode.mode}.")
-    made: Drafter = factory()
-    return made
-
-
-def probe_spec(plan: Plan, ids: Sequence[int], settings: RunConfig, max_keys: int) -> RunSpec:
-    """The shapes and types of every site, learnt from one small uncached forward with the hooks on."""
-    with torch.inference_mode(), Tap(plan, max_keys=max_keys) as tap:
-        inputs = torch.tensor([list(ids[:2])], device=plan.anatomy.model.device)
-        plan.anatomy.model(inputs, use_cache=False)
-        captured = tap.take(inputs.shape[1], (-1,) * inputs.shape[1], logits=False)
-    sites = tuple(_site_spec(plan, site, captured.states[site.name], settings.capture.dtype) for site in plan.sites)
-    layers, heads = len(plan.layers), plan.anatomy.geometry.heads
-    scalars = [
-        ScalarSpec(
-            name=name,
-            row=(layers,),
-            dims=("token", "layer"),
-            unit=unit,
-            dtype="<i4" if name == "nonfinite" else "<f4",
-        )
-        for name, unit in LAYER_SCALARS.items()
-    ]
-    scalars += [ScalarSpec(name=name, unit=unit) for name, unit in LOGIT_SCALARS.items()]
-    per_head = ("token", "layer", "head")
-    if plan.head_norms:
-        scalars.append(ScalarSpec(name="head_norm", row=(layers, heads), dims=per_head))
-    if plan.attn_entropy:
-        scalars.append(ScalarSpec(name="attn_entropy", row=(layers, heads), dims=per_head, unit="nats"))
-    return RunSpec(sites=sites, scalars=tuple(scalars), layers=plan.layers, top_k=settings.capture.top_k)
-
-
-def _site_spec(plan: Plan, site: Any, states: NDArray[Any], dtype: str | None) -> SiteSpec:
-    source = dtype_name(states)
-    native(source)
-    hidden = plan.anatomy.geometry.hidden
-    if site.shape == "heads":
-        dims: tuple[str, ...] = ("token", "layer", "head", "head_dim")
-    elif site.shape == "keys":
-        dims = ("token", "attn_layer", "head", "key")
-    else:
-        last = "dim" if states.shape[-1] == hidden else f"{site.name}_dim"
-        dims = ("token", "layer", last) if site.per_layer else ("token", last)
-    return SiteSpec(
-        name=site.name,
-        row=states.shape[1:],
-        dims=dims,
-        dtype=dtype or source,
-        source_dtype=source,
-        layers=plan.layers_of(site),
-    )
-
-
-def context_length(plan: Plan) -> int:
-    """How many tokens the model can hold; a recurrent model has no limit."""
-    for name in ("max_position_embeddings", "n_positions", "seq_length"):
-        value = getattr(plan.anatomy.config, name, None)
-        if isinstance(value, int) and value > 0:
-            return value
-    return 1 << 30
-
-
-def _token_limit(drafter: Drafter, decode: DecodeConfig) -> int:
-    ids = getattr(drafter, "ids", None)
-    return len(ids) if drafter.mode == "forced" and ids is not None else decode.max_new_tokens
-
-
-def versions() -> dict[str, str]:
-    return {name: version(name) for name in ("sotscope", "torch", "transformers", "zarr", "numpy")}
-
-
-def _loaded(model: Any, tokenizer: Any, settings: RunConfig, report: Callable[[str], None]) -> Loaded:
-    if model is None or isinstance(model, str):
-        chosen = settings.model
-        return load(
-            model or chosen.name,
-            dtype=chosen.dtype,
-            device=chosen.device,
-            device_map=chosen.device_map,
-            attn_implementation=chosen.attn_implementation,
-            report=report,
-        )
-    loaded = model if isinstance(model, Loaded) else Loaded(model, tokenizer, type(model).__name__, "in memory")
-    if getattr(loaded.model, "training", False):
-        raise ModelError("the model is in train mode, so dropout would change its states; call model.eval() first.")
-    return loaded
-
-
-def _prompt(loaded: Loaded, settings: RunConfig) -> Prompt:
-    given = settings.input
-    text = given.prompt
-    if given.prompt_file is not None:
-        if text is not None:
-            raise PromptError("give either a prompt or a prompt file, not both.")
-        try:
-            text = given.prompt_file.read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise PromptError(f"cannot read {given.prompt_file}: {getattr(error, 'strerror', error)}.") from error
-    if loaded.tokenizer is None:
-        return _prompt_of_ids(text)
-    return build_prompt(loaded.tokenizer, text, messages=given.messages, system=given.system, raw=given.raw)
-
-
-def _prompt_of_ids(text: str | None) -> Prompt:
-    """Without a tokenizer a prompt is token ids with spaces between."""
-    try:
-        ids = [int(word) for word in (text or "").split()]
-    except ValueError:
-        raise PromptError("this model came without a tokenizer: give token ids ('5 17 3'), or tokenizer=.") from None
-    if not ids:
-        raise PromptError("the prompt is empty; give token ids ('5 17 3'), or tokenizer=.")
-    return Prompt(ids, ["raw"] * len(ids), text or "")
-
-
-def _settings(
-    config: RunConfig | None,
-    prompt: str | None,
-    messages: Sequence[Mapping[str, Any]] | None,
-    system: str | None,
-    raw: bool,
-    out: str | Path | None,
-    sites: Sequence[str] | None,
-    layers: str | None,
-    max_new_tokens: int | None,
-    decode: dict[str, Any],
-) -> RunConfig:
-    """The config with the keyword shortcuts put in; every value is validated again."""
-    data = (config or RunConfig()).model_dump()
-    given: dict[str, dict[str, Any]] = {
-        "input": {"prompt": prompt, "messages": messages, "system": system, "raw": raw or None},
-        "capture": {"sites": None if sites is None else list(sites), "layers": layers},
-        "decode": {"max_new_tokens": max_new_tokens, **decode},
-    }
-    for part, values in given.items():
-        data[part].update({name: value for name, value in values.items() if value is not None})
-    if out is not None:
-        data["out"] = Path(out)
-    return RunConfig.build(data, "record()")
 
 
 def _coarseness(dtype: str) -> int:

@@ -43,10 +43,12 @@ class Registry(Generic[T]):
 
     def names(self) -> list[str]:
         """All names: those of the table first, then those of installed plugins."""
-        return [*self._entries, *(name for name in self._plugins() if name not in self._entries)]
+        return list(self)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.names())
+        """As ``names``; installed plugins are looked for only when the table's names are used up."""
+        yield from self._entries
+        yield from (name for name in self._plugins() if name not in self._entries)
 
     def __contains__(self, name: object) -> bool:
         return name in self._entries or name in self._plugins()
@@ -54,7 +56,7 @@ class Registry(Generic[T]):
     def get(self, name: str) -> T:
         """Load and return the entry called ``name``.
 
-        Raises the registry's error, with close names, when there is none.
+        Raises the registry's error, with close names when there is none, and with the culprit when a plugin fails.
         """
         if name not in self._loaded:
             self._loaded[name] = self._load(name)
@@ -68,8 +70,16 @@ class Registry(Generic[T]):
             return found  # type: ignore[no-any-return]
         plugin = self._plugins().get(name)
         if plugin is not None:
-            return plugin.load()  # type: ignore[no-any-return]
+            return self._load_plugin(name, plugin)
         raise self._error(unknown(self.kind, name, self.names()))
+
+    def _load_plugin(self, name: str, plugin: EntryPoint) -> T:
+        try:
+            return plugin.load()  # type: ignore[no-any-return]
+        except Exception as error:
+            owner = plugin.dist.name if plugin.dist else plugin.value
+            why = f"{type(error).__name__}: {error}"
+            raise self._error(f"{self.kind} {name!r} of {owner} cannot be loaded ({why}); uninstall it.") from error
 
 
 def unknown(kind: str, name: str, names: list[str]) -> str:

@@ -105,7 +105,7 @@ def anatomy(model: Any) -> Anatomy:
 
 
 def _family(model_type: str) -> Family | None:
-    for name in FAMILIES.names():
+    for name in FAMILIES:
         family: Family = FAMILIES.get(name)
         if model_type in family.model_types:
             return family
@@ -130,8 +130,8 @@ def _find_blocks(decoder: nn.Module, model_type: str, count: int) -> str:
 def site_names(requested: Sequence[str]) -> list[str]:
     """Our names for the sites asked for under any name that is in use; ``all`` and ``none`` are understood.
 
-    ``hidden_states`` stands for embed, resid and final; names with a layer in them (``blocks.3.hook_resid_post``,
-    ``hidden_states[4]``) name the site only. Raises SiteError for a name that nobody uses.
+    ``hidden_states`` stands for embed, resid and final, ``resid_pre`` for embed and resid; names with a layer in them
+    (``blocks.3.hook_resid_post``, ``hidden_states[4]``) name the site only. Raises SiteError for a name that nobody uses.
     """
     aliases = {other: name for name in SITES.names() for other in (name, *SITES.get(name).also)}
     found: list[str] = []
@@ -145,6 +145,8 @@ def site_names(requested: Sequence[str]) -> list[str]:
             found.append("all")
         elif plain == "hidden_states":
             found += ["embed", "resid", "final"]
+        elif plain in ("resid_pre", "hook_resid_pre"):  # what enters a block: embed, then the block before's output
+            found += ["embed", "resid"]
         elif plain in aliases or f"hook_{plain}" in aliases:
             found.append(aliases.get(plain) or aliases[f"hook_{plain}"])
         else:

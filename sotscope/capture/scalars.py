@@ -81,18 +81,23 @@ def logit_facts(logits: Tensor, chosen: NDArray[np.int32], k: int) -> LogitFacts
 
 def _logit_facts(logits: Tensor, chosen: NDArray[np.int32], k: int) -> LogitFacts:
     k_here = min(k, logits.shape[-1])
-    total = torch.logsumexp(logits, -1, keepdim=True)
-    logprobs = logits - total
-    entropy = -(logprobs.exp() * logprobs.clamp_min(torch.finfo(torch.float32).min)).sum(-1)
-    values, ids = top_k(logprobs, k_here)
+    values, ids = top_k(logits, k_here)
+    weights = (logits - values[:, :1]).exp_()
+    total = weights.sum(-1)
+    log_total = values[:, 0] + total.log()
+    # sum p log p; a logit of -inf has weight 0 and must not give 0 * inf
+    expected = torch.linalg.vecdot(weights, logits)
+    if not bool(expected.isfinite().all()):
+        expected = (weights * logits.clamp_min(torch.finfo(torch.float32).min)).sum(-1)
+    entropy = (log_total - expected / total).clamp_min(0.0)
     index = torch.as_tensor(chosen, dtype=torch.long, device=logits.device)
-    picked = logprobs.gather(-1, index.clamp_min(0)[:, None])[:, 0]
+    picked = logits.gather(-1, index.clamp_min(0)[:, None])[:, 0] - log_total
     picked = torch.where(index >= 0, picked, math.nan)
     margin = values[:, 0] - values[:, 1] if k_here > 1 else torch.full_like(entropy, math.nan)
     top_id = np.full((len(logits), k), -1, np.int32)
     top_logprob = np.full((len(logits), k), np.nan, np.float32)
     top_id[:, :k_here] = ids.cpu().numpy()
-    top_logprob[:, :k_here] = values.cpu().numpy()
+    top_logprob[:, :k_here] = (values - log_total[:, None]).cpu().numpy()
     scalars = {"entropy": entropy, "logprob": picked, "margin": margin}
     return LogitFacts({name: value.cpu().numpy() for name, value in scalars.items()}, top_id, top_logprob)
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
-from sotscope.capture.contracts import attention_weights, unwrap
+from sotscope.capture.contracts import Site, attention_weights, unwrap
 from sotscope.capture.plan import Plan, Point
 from sotscope.capture.scalars import attention_entropy, head_norms, layer_scalars, logit_facts, no_logits
 from sotscope.errors import CaptureError
@@ -54,8 +54,16 @@ class Tap:
         self._handles: list[RemovableHandle] = []
         self._names = sorted({point.site.name for point in plan.points if point.site.name != "attn"})
         self._slots = {name: sum(p.site.name == name for p in plan.points) for name in self._names}
-        self._expected = {(name, slot) for name in self._names for slot in range(self._slots[name])}
+        self._per_head = {point.site.name for point in plan.points if point.site.shape == "heads"}
+        self._expected = {i: p for i, p in enumerate(plan.points) if p.site.name != "attn"}
+        self._slabs: dict[str, Tensor] = {}
+        self._puts: dict[str, Callable[[int, Tensor], None]] = {}
+        self._hits: list[int] = []
+        self._pending: list[tuple[str, int, Tensor]] = []
+        self._logits: Tensor | None = None
+        self._kinds: dict[str, tuple[int, torch.dtype]] = {}  # columns and type of each site, once it has been seen
         self._previous: NDArray[np.float32] | None = None
+        self._end = 0  # position after the last token of this forward; needed for attention rows only
         self._attn: NDArray[Any] = np.empty(0, np.float32)
         self._attn_entropy: NDArray[Any] = np.empty(0, np.float32)
         self._reset()
@@ -66,8 +74,8 @@ class Tap:
         body = self.plan.anatomy
         try:
             self._handles.append(body.decoder.register_forward_pre_hook(self._begin, with_kwargs=True))
-            for point in self.plan.points:
-                self._handles.append(self._attach(point))
+            for index, point in enumerate(self.plan.points):
+                self._handles.append(self._attach(index, point))
             self._handles.append(body.model.register_forward_hook(self._keep_logits))
         except BaseException:
             self.__exit__()
@@ -79,28 +87,32 @@ class Tap:
             handle.remove()
         self._handles.clear()
 
-    def _attach(self, point: Point) -> RemovableHandle:
+    def _attach(self, index: int, point: Point) -> RemovableHandle:
         if point.site.side == "weights":
             return point.module.register_forward_hook(self._attention_hook(point))
-        write = self._writer(point)
+        write = self._writer(index, point)
         if point.site.side == "out":
             return point.module.register_forward_hook(lambda module, args, output: write(output))
+        if point.site.role in ("attn_out", "mlp_act"):  # projections take one tensor; other modules perhaps keywords
+            return point.module.register_forward_pre_hook(lambda module, args: write(args[0]))
         return point.module.register_forward_pre_hook(
             lambda module, args, kwargs: write(args[0] if args else kwargs["hidden_states"]), with_kwargs=True
         )
 
-    def _writer(self, point: Point) -> Callable[[Any], None]:
+    def _writer(self, index: int, point: Point) -> Callable[[Any], None]:
+        """What copies one point; runs hundreds of times a token, so it looks up as little as it can."""
         name, slot, read, geometry = point.site.name, point.slot, point.read, self.plan.anatomy.geometry
+        puts, hits, direct = self._puts, self._hits, not self._on_device_copy
 
         def write(value: Any) -> None:
             tensor = value if isinstance(value, Tensor) else unwrap(value)
             if read is not None:
                 tensor = read(tensor, geometry)
-            if tensor.device.type == "cpu" and not self._on_device_copy:
-                self._put(name, slot, tensor)
+            if direct and tensor.is_cpu:
+                (puts.get(name) or self._allocate(name, tensor))(slot, tensor)
             else:
                 self._pending.append((name, slot, tensor.detach().clone()))
-            self._hits.append((name, slot))
+            hits.append(index)
 
         return write
 
@@ -117,7 +129,11 @@ class Tap:
                 entropy = attention_entropy(weights[0]).cpu().numpy()
                 self._attn_entropy[:, self.plan.layers.index(layer)] = entropy
             if slot is not None:
-                self._attn[:, slot, :, : weights.shape[-1]] = weights[0].float().permute(1, 0, 2).cpu().numpy()
+                # a sliding window drops old keys, a static cache has room for later ones: the newest key is known
+                first = max(0, self._end - weights.shape[-1])
+                keys = weights[0, :, :, : self._end - first].float().permute(1, 0, 2)
+                self._attn[:, slot] = 0.0
+                self._attn[:, slot, :, first : self._end] = keys.cpu().numpy()
 
         return hook
 
@@ -135,32 +151,41 @@ class Tap:
         if self.plan.attn_entropy:
             self._attn_entropy = np.full((self.width, len(self.plan.layers), heads), np.nan, np.float32)
         if self.plan.attn_layers:
-            self._attn = np.zeros((self.width, len(self.plan.attn_layers), heads, self._max_keys), np.float32)
+            self._attn = np.full((self.width, len(self.plan.attn_layers), heads, self._max_keys), np.nan, np.float32)
+            cache = next((kwargs[name] for name in ("cache", "past_key_values") if kwargs.get(name) is not None), None)
+            self._end = self.width + (int(cache.get_seq_length()) if cache is not None else 0)
 
     def _reset(self) -> None:
-        self._slabs: dict[str, NDArray[Any]] = {}
-        self._pending: list[tuple[str, int, Tensor]] = []
-        self._hits: list[tuple[str, int]] = []
-        self._logits: Tensor | None = None
+        for kept in (self._slabs, self._puts, self._hits, self._pending):
+            kept.clear()
+        self._logits = None
 
     def _keep_logits(self, module: Any, args: Any, output: Any) -> None:
         logits = getattr(output, "logits", None)
         self._logits = logits if logits is not None else unwrap(output)
 
-    def _put(self, name: str, slot: int, tensor: Tensor) -> None:
-        """Copy one site of one layer into its slab [token, layer, value]; bfloat16 travels as int16."""
-        tensor = tensor.detach()
-        if tensor.dtype is torch.bfloat16:
-            tensor = tensor.view(torch.int16)
-        flat = tensor.numpy().reshape(self.width, -1)
-        slab = self._slabs.get(name)
-        if slab is None:
-            slab = self._slabs[name] = np.empty((self.width, self._slots[name], self._columns(name, flat)), flat.dtype)
-        slab[:, slot] = flat[:, : slab.shape[2]]
+    def _allocate(self, name: str, tensor: Tensor) -> Callable[[int, Tensor], None]:
+        """Make the slab [token, layer, value] of a site; returns what copies one layer's tensor into it.
 
-    def _columns(self, name: str, flat: NDArray[Any]) -> int:
+        The slab belongs to this forward alone: it is handed on with its rows and never written again.
+        """
         geometry = self.plan.anatomy.geometry
-        return geometry.heads * geometry.head_dim if name in ("query", "head_out") else flat.shape[1]
+        columns = geometry.heads * geometry.head_dim if name in self._per_head else tensor.shape[-1]
+        slab = torch.empty(self.width, self._slots[name], columns, dtype=tensor.dtype)
+        layers = slab.unsqueeze(0).unbind(2)
+        plain = tensor.dim() < 4 and tensor.shape[-1] == columns
+
+        def put(slot: int, value: Tensor) -> None:
+            if value.requires_grad:
+                value = value.detach()
+            if not plain:  # [1, token, head, head_dim], or queries in front of keys and values
+                value = value.flatten(2) if value.dim() == 4 else value[..., :columns]
+            layers[slot].copy_(value)
+
+        self._slabs[name] = slab
+        self._puts[name] = put
+        self._kinds[name] = (columns, tensor.dtype)
+        return put
 
     # -- rows --------------------------------------------------------------------------------------------------
 
@@ -174,14 +199,16 @@ class Tap:
 
         Raises CaptureError when no forward has been seen: never an empty record.
         """
-        if not self.width or not self._hits:
+        if not self.width or not (self._hits or self._kinds):
             raise CaptureError("no forward of the model has been seen; nothing was captured.")
         self._collect()
         present = self._present(rows)
-        resid = self._slabs["resid"][:rows].astype(np.float32, copy=False)
+        if "resid" not in self._slabs:
+            raise CaptureError("no block of the model ran in this forward; nothing was captured.")
+        resid = as_numpy(self._slabs["resid"])[:rows].astype(np.float32, copy=False)
         scalars: dict[str, NDArray[Any]] = dict(layer_scalars(resid, self._previous))
         self._previous = resid[-1].copy()
-        states = {site.name: self._shaped(site.name, rows) for site in self.plan.sites}
+        states = {site.name: self._shaped(site, rows) for site in self.plan.sites}
         if self.plan.head_norms:
             scalars["head_norm"] = head_norms(states["head_out"].astype(np.float32, copy=False))
         if self.plan.attn_entropy:
@@ -201,33 +228,47 @@ class Tap:
             groups.setdefault((name, tensor.device), []).append((slot, tensor))
         for (name, _), parts in groups.items():
             for (slot, _), tensor in zip(parts, torch.stack([t for _, t in parts]).cpu(), strict=True):
-                self._put(name, slot, tensor)
+                (self._puts.get(name) or self._allocate(name, tensor))(slot, tensor)
         self._pending.clear()
 
     def _present(self, rows: int) -> NDArray[np.bool_]:
         """Which layers ran; cells of layers that did not become NaN."""
         present = np.ones((rows, len(self.plan.layers)), bool)
-        for name, slot in self._expected.difference(self._hits):
-            if name == "resid":
-                present[:, slot] = False
-            if name in self._slabs:
-                slab = self._slabs[name]
-                slab[:, slot] = _BF16.type("nan").view(np.int16) if slab.dtype == np.int16 else np.nan
+        if len(set(self._hits)) == len(self._expected):
+            return present
+        for index in self._expected.keys() - self._hits:
+            point = self._expected[index]
+            if point.site.name == "resid":
+                present[:, point.slot] = False
+            self._make_absent(point)
         return present
 
-    def _shaped(self, name: str, rows: int) -> NDArray[Any]:
-        if name == "attn":
+    def _make_absent(self, point: Point) -> None:
+        name = point.site.name
+        if name not in self._slabs and name in self._kinds:
+            columns, dtype = self._kinds[name]
+            self._slabs[name] = torch.empty(self.width, self._slots[name], columns, dtype=dtype)
+        if name in self._slabs:
+            self._slabs[name][:, point.slot] = torch.nan
+
+    def _shaped(self, site: Site, rows: int) -> NDArray[Any]:
+        if site.name == "attn":
             return self._attn[:rows]
-        if name not in self._slabs:
-            raise CaptureError(f"the modules of site {name!r} did not run in this forward; nothing was captured there.")
-        slab = self._slabs[name][:rows]
-        if slab.dtype == np.int16:
-            slab = slab.view(_BF16)
+        if site.name not in self._slabs:
+            raise CaptureError(f"the modules of site {site.name!r} did not run in this forward; nothing was captured.")
+        slab = as_numpy(self._slabs[site.name])[:rows]
         geometry = self.plan.anatomy.geometry
-        site = next(site for site in self.plan.sites if site.name == name)
         if site.shape == "heads":
             return slab.reshape(rows, -1, geometry.heads, geometry.head_dim)
         return slab if site.per_layer else slab[:, 0]
+
+
+def as_numpy(tensor: Tensor) -> NDArray[Any]:
+    """A host tensor as an array on the same memory; bfloat16 as ml_dtypes.bfloat16."""
+    if tensor.dtype is torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(_BF16)
+    array: NDArray[Any] = tensor.numpy()
+    return array
 
 
 def dtype_name(array: NDArray[Any]) -> str:

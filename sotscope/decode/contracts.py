@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,12 +72,3 @@ class Gate(Protocol):
     name: ClassVar[str]
 
     def window(self, context: Context) -> int: ...
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Effective generation settings, as they go into the run (``generation`` in transformers' own words)."""
-
-    generation: Mapping[str, Any] = field(default_factory=dict)
-    seed: int = 0
-    stop: tuple[str, ...] = ()

@@ -77,7 +77,7 @@ class Decoder:
         self._finish = "" if context.remaining > 0 else "prompt_only"
         while not self._finish:
             yield self._step(context)
-        if self._finish == "prompt_only" or (self._last_row and len(context.ids) <= context.context_length):
+        if self._finish == "prompt_only" or (self._last_row and self._can_feed_last(context)):
             yield self._feed_last(context)
         self.text.finish()
         self.outcome = Outcome(
@@ -125,6 +125,12 @@ class Decoder:
         t1 = time.perf_counter_ns()
         block = [context.ids[-1], *proposal.ids]
         logits = self.cached.forward(block)
+        if len(proposal) and self.cached.croppable and not all(_finite(logits)):
+            # behind a causal mask 0 * NaN is NaN: a bad draft spoils the rows before it, so decide without drafts
+            self.cached.keep(len(block))
+            window, block = 0, block[:1]
+            proposal = self.drafter.propose(context, 0)
+            logits = self.cached.forward(block)
         t2 = time.perf_counter_ns()
         tokens, accepted, text = self._accept(context, logits, proposal)
         # where the logits were not finite the row stays, as evidence, but no token was chosen
@@ -139,17 +145,21 @@ class Decoder:
             draft_ns=t1 - t0, forward_ns=t2 - t1, accept_ns=time.perf_counter_ns() - t2,
         )  # fmt: skip
         context.ids.extend(tokens)
-        return self._tell(context, step)
+        self._tell(context, step)
+        if self._finish == "non_finite":  # after the step: whoever looks at its states can say more
+            self.sink.on_alarm(Alarm("non_finite", self._detail, {"position": step.pos + step.rows - 1}))
+        return step
 
     def _accept(self, context: Context, logits: Tensor, proposal: Proposal) -> tuple[list[int], int, str]:
         """Tokens to commit (at least one), how many of them were drafts, and the text they completed."""
         tokens: list[int] = []
         accepted = 0
         text = ""
-        for slot in range(len(proposal) + 1):
+        for slot, finite in enumerate(_finite(logits)):
             position = len(context.ids) + slot
-            if not math.isfinite(float(logits[slot].amax())):
-                self._non_finite(position)
+            if not finite:
+                self._finish = "non_finite"
+                self._detail = f"the logits at position {position - 1} are not finite"
                 break
             draft = proposal.ids[slot] if slot < len(proposal) else proposal.then
             distribution = None if proposal.distributions is None or slot >= len(proposal) else proposal.distributions
@@ -165,11 +175,6 @@ class Decoder:
             if self._finish or not taken:
                 break
         return tokens, accepted, text
-
-    def _non_finite(self, position: int) -> None:
-        self._finish = "non_finite"
-        self._detail = f"the logits at position {position - 1} are not finite"
-        self.sink.on_alarm(Alarm("non_finite", self._detail, {"position": position - 1}))
 
     def _ended(self, context: Context, token: int, count: int, fresh: str) -> str:
         """Why the sequence ends with ``token``, or empty. Every committed token is asked for, also inside a block."""
@@ -187,6 +192,10 @@ class Decoder:
     def _out_of_context(self, context: Context, count: int) -> str:
         return "context_limit" if len(context.ids) + count > context.context_length else ""
 
+    def _can_feed_last(self, context: Context) -> bool:
+        """Whether the last token has no row yet, and fits."""
+        return self._finish != "non_finite" and len(context.ids) <= context.context_length
+
     def _feed_last(self, context: Context) -> Step:
         t0 = time.perf_counter_ns()
         last = context.ids[-1]
@@ -203,6 +212,12 @@ class Decoder:
         context.step += 1
         self.sink.on_step(step)
         return step
+
+
+def _finite(logits: Tensor) -> list[bool]:
+    """Of every row, whether a token can be chosen from it."""
+    found: list[bool] = logits.amax(-1).isfinite().tolist()
+    return found
 
 
 def _drafts(proposal: Proposal, tokens: list[int], accepted: int, first: int) -> Iterator[Draft]:

@@ -64,9 +64,8 @@ class Sampler:
 
     @staticmethod
     def _effective(model: Any, given: dict[str, Any]) -> Any:
-        config = copy.deepcopy(model.generation_config)
         try:
-            effective, rest = model._prepare_generation_config(config, **given)
+            effective, rest = model._prepare_generation_config(None, **given)
         except (ValueError, TypeError) as error:
             raise DecodeError(f"generation settings refused: {str(error).splitlines()[0]}") from error
         if rest:

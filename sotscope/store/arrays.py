@@ -5,12 +5,12 @@ zarr itself writes the metadata (into memory, once); publishing only changes the
 
 from __future__ import annotations
 
-import copy
 import json
+import math
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,17 +41,16 @@ class ArraySpec:
     """The values of a fixed coordinate."""
     attributes: tuple[tuple[str, Any], ...] = ()
     big: bool = False
+    chunk_bytes: int = layout.SMALL_CHUNK_BYTES
 
     @property
     def chunk_rows(self) -> int:
         if self.values is not None:
             return max(1, len(self.values))
-        if self.big:
-            return max(1, layout.CHUNK_BYTES // max(1, int(np.prod(self.row)) * self.dtype.itemsize))
-        return layout.small_chunk_rows(self.row, self.dtype.itemsize)
+        return max(1, self.chunk_bytes // max(1, math.prod(self.row) * self.dtype.itemsize))
 
-    def open(self, root: Path) -> HotArray:
-        return HotArray(root / self.path, self.dtype, self.row, self.chunk_rows)
+    def open(self, root: Path, *, durable: bool = False) -> HotArray:
+        return HotArray(root / self.path, self.dtype, self.row, self.chunk_rows, durable=durable)
 
 
 _TOKEN_COLUMNS: dict[str, str] = {
@@ -93,7 +92,7 @@ def array_specs(spec: RunSpec) -> list[ArraySpec]:
             # a 1-D array named like its dimension would be taken for its coordinate
             name = "index" if field == axis else field
             out.append(ArraySpec(f"{group}/{name}", axis, (), (axis,), dtype[field], field))
-    return out
+    return [replace(a, chunk_bytes=spec.chunk_bytes if a.big else spec.small_chunk_bytes) for a in out]
 
 
 def _site(site: layout.SiteSpec) -> ArraySpec:
@@ -130,27 +129,31 @@ class Hierarchy:
                 dimension_names=array.dims,
                 attributes=dict(array.attributes),
             )
-        zarr.consolidate_metadata(store)
-        self._root: dict[str, Any] = _document(store, "zarr.json")
+        self._root = _document(store, "zarr.json")
+        self._children = {array.path: _document(store, f"{array.path}/zarr.json") for array in self.arrays}
         self.groups = {path: _document(store, f"{path}/zarr.json") for path, _ in root.groups()}
 
     def root_document(self, lengths: dict[str, int], attributes: dict[str, Any]) -> dict[str, Any]:
         """The root ``zarr.json`` with inline consolidated metadata for these lengths (axis name to length)."""
-        document = copy.copy(self._root)
-        document["attributes"] = attributes
-        consolidated = dict(self._root["consolidated_metadata"])
-        consolidated["metadata"] = metadata = dict(consolidated["metadata"])
-        for array in self.arrays:
-            if array.axis:
-                metadata[array.path] = self.child_document(array, lengths)
-        document["consolidated_metadata"] = consolidated
-        return document
+        metadata = {path: _consolidated(document, {}) for path, document in self.groups.items()}
+        metadata.update({array.path: self.child_document(array, lengths) for array in self.arrays})
+        return _consolidated({**self._root, "attributes": attributes}, metadata)
+
+    def group_document(self, group: str, lengths: dict[str, int]) -> dict[str, Any]:
+        """A group's own ``zarr.json``, consolidated too: opened directly, its arrays are of one length."""
+        members = (array for array in self.arrays if array.path.startswith(f"{group}/"))
+        metadata = {array.path.removeprefix(f"{group}/"): self.child_document(array, lengths) for array in members}
+        return _consolidated(self.groups[group], metadata)
 
     def child_document(self, array: ArraySpec, lengths: dict[str, int]) -> dict[str, Any]:
-        child = dict(self._root["consolidated_metadata"]["metadata"][array.path])
+        child = dict(self._children[array.path])
         if array.axis:
             child["shape"] = [lengths[array.axis], *array.row]
         return child
+
+
+def _consolidated(document: dict[str, Any], metadata: dict[str, Any]) -> dict[str, Any]:
+    return {**document, "consolidated_metadata": {"kind": "inline", "must_understand": False, "metadata": metadata}}
 
 
 def _document(store: MemoryStore, key: str) -> dict[str, Any]:
@@ -180,19 +183,14 @@ class Publisher:
         self._lengths = {"token": 0, "step": 0, "draft": 0, "sequence": 0}
         self._lock = threading.Lock()
 
-    def create(self) -> None:
-        """Write the empty hierarchy: valid zarr from the first moment."""
-        self.root.mkdir(mode=0o700)
-        for path, document in self.hierarchy.groups.items():
-            (self.root / path).mkdir()
-            _replace_json(self.root / path / "zarr.json", document)
+    def lay_out(self) -> None:
+        """Write folders, groups and coordinates; what is there already is written again."""
+        self.root.mkdir(mode=0o700, exist_ok=True)
         for array in self.hierarchy.arrays:
-            (self.root / array.path).mkdir(exist_ok=True)
+            (self.root / array.path).mkdir(parents=True, exist_ok=True)
             if array.values is not None:
                 self._small[array.path].write(0, np.array(array.values, array.dtype))
                 self._small[array.path].close()
-        self.publish(complete=False)
-        self.publish_children()
 
     def publish(self, *, complete: bool) -> None:
         """Publish everything the journal has committed. Raises OSError when the disk does."""
@@ -218,19 +216,23 @@ class Publisher:
         _replace_json(self.root / "zarr.json", self.hierarchy.root_document(self._lengths, self._attributes(complete)))
 
     def publish_children(self) -> None:
-        """The arrays' own metadata, for readers that open one array directly; they follow after the root."""
-        for array in self.hierarchy.arrays:
-            _replace_json(self.root / array.path / "zarr.json", self.hierarchy.child_document(array, self._lengths))
+        """The metadata of groups and arrays, for readers that open one of them directly; they follow after the root."""
+        with self._lock:
+            for path in self.hierarchy.groups:
+                _replace_json(self.root / path / "zarr.json", self.hierarchy.group_document(path, self._lengths))
+            for array in self.hierarchy.arrays:
+                document = self.hierarchy.child_document(array, self._lengths)
+                _replace_json(self.root / array.path / "zarr.json", document)
 
     def _attributes(self, complete: bool) -> dict[str, Any]:
         rows = self.journal.rows
         return {
+            **self.journal.attributes,
             "committed": len(rows),
             "complete": complete,
             "rows_per_layer": [int(count) for count in rows["present"].sum(axis=0)],
             "codes": {kind: list(words) for kind, words in layout.CODES.items()},
             "format": layout.FORMAT,
-            **self.journal.attributes,
         }
 
     def close(self) -> None:
@@ -241,5 +243,9 @@ class Publisher:
 def _replace_json(path: Path, document: dict[str, Any]) -> None:
     """Replace a file in one rename, so that no reader ever sees half of it."""
     temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(json.dumps(document))
-    os.replace(temporary, path)
+    try:
+        temporary.write_text(json.dumps(document))
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -29,15 +29,22 @@ def _spans(start: int, stop: int, chunk_rows: int) -> Iterator[tuple[int, int, i
 
 
 class HotArray:
-    """One array below ``states.zarr``: rows of shape ``row``, ``chunk_rows`` of them a chunk file."""
+    """One array below ``states.zarr``: rows of shape ``row``, ``chunk_rows`` of them a chunk file.
 
-    def __init__(self, folder: Path, dtype: np.dtype[Any], row: tuple[int, ...], chunk_rows: int) -> None:
+    ``durable``: a chunk is synced before the next one is begun.
+    """
+
+    def __init__(
+        self, folder: Path, dtype: np.dtype[Any], row: tuple[int, ...], chunk_rows: int, *, durable: bool = False
+    ) -> None:
         self.folder = folder
         self.dtype = dtype
         self.row = row
         self.chunk_rows = chunk_rows
         self.row_bytes = math.prod(row) * dtype.itemsize
+        self.durable = durable
         self._open: tuple[int, int] | None = None
+        self._written: tuple[int, int] | None = None
         self._maps: dict[int, NDArray[Any]] = {}
 
     def chunk_path(self, chunk: int) -> Path:
@@ -46,21 +53,36 @@ class HotArray:
     def _file(self, chunk: int) -> int:
         if self._open is not None and self._open[0] == chunk:
             return self._open[1]
+        if self.durable:
+            self.sync()
         self.close()
         path = self.chunk_path(chunk)
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         size = self.chunk_rows * self.row_bytes
-        if os.fstat(handle).st_size != size:
+        found = os.fstat(handle)
+        if found.st_size != size:
             os.ftruncate(handle, size)
         self._open = (chunk, handle)
+        self._written = (chunk, found.st_ino)
         return handle
+
+    def check_in_place(self) -> None:
+        """Raise OSError when the chunk being written is no longer the file of that name: what we write is lost then."""
+        written = self._written
+        if written is not None:
+            path = self.chunk_path(written[0])
+            if os.stat(path).st_ino != written[1]:
+                raise OSError(f"{path} was replaced by another program")
 
     def write(self, start: int, rows: NDArray[Any]) -> None:
         """Write ``rows [n, *row]`` at row ``start``. Raises OSError when the disk does."""
-        data = np.ascontiguousarray(rows).view(np.uint8).reshape(-1).data
+        self.write_bytes(start, as_bytes(rows))
+
+    def write_bytes(self, start: int, data: NDArray[np.uint8]) -> None:
+        """Write whole rows, given as their bytes, at row ``start``. Raises OSError when the disk does."""
         done = 0
-        for chunk, first, last in _spans(start, start + len(rows), self.chunk_rows):
+        for chunk, first, last in _spans(start, start + len(data) // max(1, self.row_bytes), self.chunk_rows):
             size = (last - first) * self.row_bytes
             _write_all(self._file(chunk), data[done : done + size], first * self.row_bytes)
             done += size
@@ -71,8 +93,8 @@ class HotArray:
 
     def close(self) -> None:
         if self._open is not None:
-            os.close(self._open[1])
-            self._open = None
+            handle, self._open = self._open[1], None
+            os.close(handle)
 
     def _map(self, chunk: int) -> NDArray[Any]:
         if chunk not in self._maps:
@@ -81,25 +103,37 @@ class HotArray:
             try:
                 with open(path, "rb") as file:
                     buffer = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
-            except (FileNotFoundError, ValueError) as error:
+            except (OSError, ValueError, OverflowError) as error:
                 raise StoreError(f"{path} is missing or too short; `sotscope verify` tells what is lost.") from error
             self._maps[chunk] = np.frombuffer(buffer, self.dtype).reshape(self.chunk_rows, *self.row)
         return self._maps[chunk]
 
     def read(self, start: int, stop: int, inner: tuple[Any, ...] = ()) -> NDArray[Any]:
         """Rows ``[start, stop)`` as a new array; ``inner`` indexes the axes after the token axis."""
+        if stop <= start or not self.row_bytes:
+            return np.empty((max(0, stop - start), *self.row), self.dtype)[(slice(None), *inner)]
         parts = [
             self._map(chunk)[(slice(first, last), *inner)]
             for chunk, first, last in _spans(start, stop, self.chunk_rows)
         ]
-        if not parts:
-            return np.empty((0, *self.row), self.dtype)[(slice(None), *inner)]
         return np.concatenate(parts) if len(parts) > 1 else parts[0].copy()
 
+    def take(self, rows: NDArray[np.int64], inner: tuple[Any, ...] = ()) -> NDArray[Any]:
+        """The rows with these indices, in this order; reads neighbours together and nothing in between."""
+        if not len(rows):
+            return self.read(0, 0, inner)
+        runs = np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1)
+        return np.concatenate([self.read(int(run[0]), int(run[-1]) + 1, inner) for run in runs])
 
-def _write_all(handle: int, data: memoryview, offset: int) -> None:
+
+def as_bytes(rows: NDArray[Any]) -> NDArray[np.uint8]:
+    """The bytes of an array, without a copy where it is contiguous."""
+    return np.ascontiguousarray(rows).reshape(-1).view(np.uint8)
+
+
+def _write_all(handle: int, data: NDArray[np.uint8], offset: int) -> None:
     """pwrite until all is written (a short write is legal); seek and write where there is no pwrite."""
-    while data:
+    while len(data):
         if hasattr(os, "pwrite"):
             count = os.pwrite(handle, data, offset)
         else:  # pragma: no cover - Windows

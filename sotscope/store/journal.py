@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import os
+from bisect import bisect_right
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import numpy as np
+from crc32c import crc32c
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
@@ -22,11 +23,6 @@ from sotscope.errors import StoreError
 from sotscope.store import layout
 
 MAGIC = b"SOTJRNL\x01"
-
-
-def crc32c(data: bytes | NDArray[Any], crc: int = 0) -> int:
-    """crc32c of bytes or of a contiguous array (not copied), continued from ``crc``."""
-    return int(google_crc32c.extend(crc, data))
 
 
 def header_bytes(spec: layout.RunSpec, attributes: dict[str, Any]) -> bytes:
@@ -41,19 +37,23 @@ def read_header(path: Path) -> tuple[layout.RunSpec, dict[str, Any], int]:
         start = file.read(len(MAGIC) + 4)
         if start[: len(MAGIC)] != MAGIC:
             raise StoreError(f"{path} is not a sotscope journal (its first bytes differ).")
-        size = int.from_bytes(start[len(MAGIC) :], "little")
+        # a damaged length must not ask for more memory than there is file
+        size = min(int.from_bytes(start[len(MAGIC) :], "little"), os.fstat(file.fileno()).st_size)
         body, crc = file.read(size), file.read(4)
     if len(body) < size or crc32c(body).to_bytes(4, "little") != crc:
         raise StoreError(f"the header of {path} is damaged; without it the run cannot be read.")
-    data = json.loads(body)
-    if data["spec"].get("format") != layout.FORMAT:
-        raise StoreError(
-            f"{path} has store format {data['spec'].get('format')}, this sotscope reads {layout.FORMAT}; update it."
-        )
     try:
-        return layout.RunSpec.model_validate(data["spec"]), data["attributes"], len(start) + size + 4
+        data = json.loads(body)
+        seen = data["spec"]["format"]
+        if seen != layout.FORMAT:
+            raise StoreError(f"{path} has store format {seen}, this sotscope reads {layout.FORMAT}; update it.")
+        return layout.RunSpec.model_validate(data["spec"]), dict(data["attributes"]), len(start) + size + 4
     except ValidationError as error:
-        raise StoreError(f"the header of {path} does not fit this version of sotscope: {error}") from error
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise StoreError(f"the header of {path} does not fit this sotscope: {where}: {first['msg']}.") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"the header of {path} is not a run's ({error!r}).") from error
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,14 @@ class Commit:
     states_crc: int
 
 
+NOTHING = Commit(0, 0, 0, 0, 0, 0, 0)
+
+
 class JournalReader:
     """Follows a journal as it grows; holds the records of all commits that check.
 
     ``damage`` says where and why reading stopped before the end, or is empty. A torn tail (a writer that died in the
-    middle of a step) is not damage.
+    middle of a step) is not damage; ``tail_bytes`` says how long it is.
     """
 
     def __init__(self, path: Path) -> None:
@@ -89,6 +92,7 @@ class JournalReader:
         self._records: dict[int, _Growing] = {tag: _Growing(dtype) for tag, dtype in self._dtypes.items()}
         self.commits: list[Commit] = []
         self.damage = ""
+        self.tail_bytes = 0
 
     @property
     def rows(self) -> NDArray[Any]:
@@ -104,18 +108,22 @@ class JournalReader:
 
     @property
     def sequences(self) -> NDArray[Any]:
-        """One record a sequence, the last word on each, in the order of their ids."""
+        """One record a sequence, the last word on each, in the order they began: a published row stays its own."""
         latest = {int(record["seq_id"]): record for record in self._records[layout.SEQUENCE].view()}
-        return np.array([latest[key] for key in sorted(latest)], layout.SEQUENCE_DTYPE)
+        return np.array(list(latest.values()), layout.SEQUENCE_DTYPE)
 
     @property
     def last(self) -> Commit:
-        return self.commits[-1] if self.commits else Commit(0, 0, 0, 0, 0, 0, 0)
+        return self.commits[-1] if self.commits else NOTHING
+
+    def commit_at(self, rows: int) -> Commit:
+        """The last commit with no more than ``rows`` rows."""
+        index = bisect_right(self.commits, rows, key=lambda commit: commit.rows)
+        return self.commits[index - 1] if index else NOTHING
 
     def advance(self) -> int:
         """Read what has been appended since; returns the number of new commits."""
-        if self.damage:
-            return 0
+        self.damage = ""  # looked at anew: some file systems show a growing file's new pages late
         with open(self.path, "rb") as file:
             file.seek(self._offset)
             data = file.read()
@@ -124,6 +132,7 @@ class JournalReader:
         while (end := self._block(data, position)) > position:
             position = end
         self._offset += position
+        self.tail_bytes = len(data) - position
         return len(self.commits) - before
 
     def _block(self, data: bytes, start: int) -> int:
@@ -163,7 +172,7 @@ class JournalReader:
         return True
 
     def _note_damage(self, data: bytes, start: int, position: int, what: str) -> None:
-        if any(data[position:]):
+        if data.count(0, position) < len(data) - position:  # zeros are room that was never written
             commit, rows = len(self.commits), self.last.rows
             self.damage = f"journal damaged at byte {self._offset + start} (step {commit}, after row {rows}): {what}"
 
@@ -194,11 +203,18 @@ class JournalWriter:
     def __init__(self, handle: int) -> None:
         self._handle = handle
 
+    def begin(self, header: bytes) -> None:
+        """Write the header. Raises OSError when the disk does."""
+        self._write(header)
+
     def append(self, records: list[NDArray[Any]], commit: NDArray[Any]) -> None:
         """Write the records and then ``commit [1]``, whose crc is filled in here. Raises OSError when the disk does."""
         body = b"".join(record.tobytes() for record in records)
         tail = commit.tobytes()[:-4]
         crc = crc32c(tail, crc32c(body))
-        data = memoryview(body + tail + crc.to_bytes(4, "little"))
+        self._write(body + tail + crc.to_bytes(4, "little"))
+
+    def _write(self, content: bytes) -> None:
+        data = memoryview(content)
         while data:
             data = data[os.write(self._handle, data) :]

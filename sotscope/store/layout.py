@@ -7,11 +7,11 @@ zarr metadata, the reader, verify) is derived from that one description.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import DTypeLike
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 
 from sotscope.events import DRAFT_REASONS, FINISH_REASONS, MODES, SEGMENTS, STEP_REASONS
 from sotscope.store.dtypes import native
@@ -28,6 +28,10 @@ CHUNK_BYTES = 8 << 20
 SMALL_CHUNK_BYTES = 256 << 10
 """Target size of a chunk of the small arrays; they are sparse files until rows arrive."""
 
+Name = Annotated[str, Field(pattern=r"^\w[\w.\-]*$")]
+"""Names of arrays are names of folders too: nothing that leads out of the run."""
+Row = tuple[NonNegativeInt, ...]
+
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -36,9 +40,9 @@ class _Frozen(BaseModel):
 class SiteSpec(_Frozen):
     """One state array: ``row`` is the shape of one token's entry, ``dims`` the names of all axes, token first."""
 
-    name: str
-    row: tuple[int, ...]
-    dims: tuple[str, ...]
+    name: Name
+    row: Row
+    dims: tuple[Name, ...]
     dtype: str
     source_dtype: str
     layers: tuple[int, ...] | None = None
@@ -52,28 +56,26 @@ class SiteSpec(_Frozen):
     def row_bytes(self) -> int:
         return math.prod(self.row) * self.native.itemsize
 
-    @property
-    def chunk_rows(self) -> int:
-        return max(1, CHUNK_BYTES // max(1, self.row_bytes))
-
 
 class ScalarSpec(_Frozen):
     """One always-on scalar: ``row`` is () for one number a token, (layers,) for one a token and layer."""
 
-    name: str
-    row: tuple[int, ...] = ()
-    dims: tuple[str, ...] = ("token",)
-    dtype: str = "<f4"
+    name: Name
+    row: Row = ()
+    dims: tuple[Name, ...] = ("token",)
+    dtype: Annotated[str, Field(pattern=r"^<[fiu][248]$")] = "<f4"
     unit: str = ""
 
 
 class RunSpec(_Frozen):
-    """Everything that fixes the shape of a run."""
+    """Everything that fixes the shape of a run, and of its files."""
 
     sites: tuple[SiteSpec, ...]
     scalars: tuple[ScalarSpec, ...]
     layers: tuple[int, ...]
-    top_k: int = 10
+    top_k: NonNegativeInt = 10
+    chunk_bytes: PositiveInt = CHUNK_BYTES
+    small_chunk_bytes: PositiveInt = SMALL_CHUNK_BYTES
     format: int = FORMAT
 
     @property
@@ -183,7 +185,3 @@ CODES: dict[str, tuple[str, ...]] = {
 
 def encode(kind: str, word: str) -> int:
     return CODES[kind].index(word)
-
-
-def small_chunk_rows(row: tuple[int, ...], itemsize: int) -> int:
-    return max(1, SMALL_CHUNK_BYTES // max(1, math.prod(row) * itemsize))

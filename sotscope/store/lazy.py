@@ -27,13 +27,15 @@ class _HotBackend(BackendArray):
     def _read(self, key: tuple[Any, ...]) -> NDArray[np.float32]:
         token, inner = key[0], key[1:]
         wanted = np.atleast_1d(np.arange(self.shape[0])[token])
-        if len(wanted):
-            low = int(wanted.min())
-            rows = self._array.read(low, int(wanted.max()) + 1)[wanted - low]
-        else:
-            rows = self._array.read(0, 0)
-        for axis, index in reversed(list(enumerate(inner, start=1))):
-            rows = rows[(slice(None),) * axis + (index,)]
+        # what is no list of indices is cut in the file's map already: one layer reads one layer
+        lists = [isinstance(index, np.ndarray) for index in inner]
+        cut = tuple(slice(None) if is_list else index for is_list, index in zip(lists, inner, strict=True))
+        rows = self._array.take(wanted, cut)
+        axis = 1
+        for is_list, index in zip(lists, inner, strict=True):
+            if is_list:
+                rows = rows.take(index, axis=axis)
+            axis += not isinstance(index, int | np.integer)
         out: NDArray[np.float32] = rows.astype(np.float32)
         return out[0] if isinstance(token, int | np.integer) else out
 

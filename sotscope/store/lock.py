@@ -8,7 +8,7 @@ import sys
 if sys.platform == "win32":  # pragma: no cover - Windows
     import msvcrt
 
-    def try_lock(handle: int) -> bool:
+    def try_lock(handle: int, *, shared: bool = False) -> bool:
         try:
             msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
         except OSError:
@@ -21,10 +21,10 @@ if sys.platform == "win32":  # pragma: no cover - Windows
 else:
     import fcntl
 
-    def try_lock(handle: int) -> bool:
-        """Take the exclusive lock; False when another open file holds it."""
+    def try_lock(handle: int, *, shared: bool = False) -> bool:
+        """Take the lock; False when another open file holds it. Shared ones keep out the exclusive one only."""
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except OSError:
             return False
         return True
@@ -34,10 +34,10 @@ else:
 
 
 def is_held(path: str | os.PathLike[str]) -> bool:
-    """Whether a living writer holds the journal at ``path``. Writes nothing."""
+    """Whether a living writer holds the journal at ``path``. Writes nothing; readers do not see each other."""
     handle = os.open(path, os.O_RDONLY)
     try:
-        if try_lock(handle):
+        if try_lock(handle, shared=True):
             unlock(handle)
             return False
         return True

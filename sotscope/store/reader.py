@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from sotscope.errors import StoreError
 from sotscope.registry import unknown
 from sotscope.store import layout
 from sotscope.store.arrays import array_specs
+from sotscope.store.frames import frame, spans, words
 from sotscope.store.hot import HotArray
 from sotscope.store.journal import JournalReader
 from sotscope.store.lazy import lazy_variable
@@ -46,38 +49,45 @@ class Run:
             if (path / layout.STATES).is_dir() or (path / ".zgroup").exists():
                 check_hierarchy(path / layout.STATES if (path / layout.STATES).is_dir() else path)
             raise StoreError(f"{path} is not a sotscope run (it has no {layout.JOURNAL}).")
-        root = check_hierarchy(path / layout.STATES)
-        self._journal = JournalReader(journal)
-        self._modes = list(layout.CODES["mode"])
+        check_hierarchy(path / layout.STATES)  # before anything else of a run from elsewhere is looked at
+        try:
+            self._journal = JournalReader(journal)
+        except OSError as error:
+            raise StoreError(f"cannot read {journal}: {error.strerror}.") from error
         self.spec = self._journal.spec
         self.attributes: dict[str, Any] = self._journal.attributes
         self._arrays: dict[str, HotArray] = {
             array.path: array.open(path / layout.STATES) for array in array_specs(self.spec) if array.big
         }
         self._pieces = Pieces()
+        self._lock = threading.Lock()
         self.live = live
         self._rows = 0
-        self._published(root)
         self.refresh()
-
-    def _published(self, root: dict[str, Any]) -> None:
-        attributes = root["attributes"]
-        self.complete = bool(attributes.get("complete"))
-        self._published_rows = int(attributes.get("committed", 0))
 
     # -- following ---------------------------------------------------------------------------------------------
 
     def refresh(self) -> int:
         """Look again; returns how many rows are new. The number of rows never decreases."""
+        with self._lock:  # a dashboard asks from several threads
+            try:
+                return self._refresh()
+            except OSError as error:
+                raise StoreError(f"cannot read {self.path}: {error.strerror} ({error.filename}).") from error
+
+    def _refresh(self) -> int:
         before = self._rows
-        self.recording = is_held(self.path / layout.JOURNAL)
-        self._published(check_hierarchy(self.path / layout.STATES))
+        # in this order: a writer that ends in between has published all before it lets the lock go
+        held = is_held(self.path / layout.JOURNAL)
+        attributes = check_hierarchy(self.path / layout.STATES)["attributes"]
         self._journal.advance()
+        self.complete = bool(attributes["complete"])
+        self.recording = held and not self.complete
         committed = len(self._journal.rows)
         # a dead writer publishes no more: then the journal alone says what there is
-        wanted = committed if self.live or not self.recording else min(committed, self._published_rows)
-        self._rows = max(before, wanted)
-        self._pieces.advance(self.path / layout.PIECES, self._journal.last.pieces_bytes)
+        shown = committed if self.live or not self.recording else min(committed, int(attributes["committed"]))
+        self._rows = max(before, shown)
+        self._commit = self._journal.commit_at(self._rows)
         return self._rows - before
 
     @property
@@ -120,16 +130,12 @@ class Run:
             inner = (self._layer_index(spec, layer),)
         array = self._arrays[spec.name]
         if seq is None:
-            start, stop, stride = _range(tokens, self._rows)
+            start, stop, stride = spans(tokens, self._rows)
             found = array.read(start, stop, inner)[::stride]
         else:
             rows = lineage_rows(self._journal.rows[: self._rows], self._journal.sequences, seq)
-            rows = rows[_slice(tokens)]
-            if not len(rows):
-                found = array.read(0, 0, inner)
-            else:
-                low = int(rows.min())
-                found = array.read(low, int(rows.max()) + 1, inner)[rows - low]
+            start, stop, stride = spans(tokens, len(rows))
+            found = array.take(rows[start:stop:stride], inner)
         out = found.astype(np.float32)
         return out[0] if isinstance(tokens, int | np.integer) else out
 
@@ -165,35 +171,37 @@ class Run:
 
     def tokens_of(self, seq: int | None = None) -> Tokens:
         """The tokens of one sequence with its ancestors', or of all rows."""
-        return tokens_of(self._row_records(seq), self._pieces, self._modes)
+        return tokens_of(self._row_records(seq), self.pieces, list(layout.CODES["mode"]))
 
     @property
     def pieces(self) -> Pieces:
+        """Raw piece and bytes of every token. Raises StoreError when their file cannot be read."""
+        self._pieces.advance(self.path / layout.PIECES, self._journal.last.pieces_bytes)
         return self._pieces
 
     @property
     def steps(self) -> pd.DataFrame:
         """One line a decode step; times in nanoseconds."""
-        frame = _frame(self._journal.steps)
-        frame = frame[frame["step"].isin(self._journal.rows[: self._rows]["step"])] if len(frame) else frame
-        return _words(frame, mode="mode", reason="step_reason")
+        return words(frame(self._journal.steps[: self._commit.steps]), mode="mode", reason="step_reason")
 
     @property
     def drafts(self) -> pd.DataFrame:
         """One line a drafted token, accepted or not."""
-        return _words(_frame(self._journal.drafts), reason="draft_reason")
+        return words(frame(self._journal.drafts[: self._commit.drafts]), reason="draft_reason")
 
     @property
     def sequences(self) -> pd.DataFrame:
         """One line a sequence: prompt length, parent, parent_pos, finish."""
-        return _words(_frame(self._journal.sequences), finish="finish")
+        return words(frame(self._journal.sequences), finish="finish")
 
     def events(self, kind: str | None = None) -> list[dict[str, Any]]:
         """The committed events, oldest first; of one kind on request."""
-        stop = self._journal.last.events_bytes
-        with open(self.path / layout.EVENTS, "rb") as file:
-            lines = file.read(stop).splitlines()
-        found = [json.loads(line) for line in lines]
+        path = self.path / layout.EVENTS
+        try:
+            with open(path, "rb") as file:
+                found = [json.loads(line) for line in file.read(self._commit.events_bytes).splitlines()]
+        except (OSError, ValueError) as error:
+            raise StoreError(f"{path} cannot be read ({error!r}); states and tokens can.") from error
         return [event for event in found if kind is None or event["kind"] == kind]
 
     # -- other views -------------------------------------------------------------------------------------------
@@ -220,19 +228,18 @@ class Run:
         """What this run is, in plain values: model, settings, counts, outcome, bytes."""
         outcome = self.events("outcome")
         config = self.events("config")
-        files = [file for file in self.path.rglob("*") if file.is_file()]
         return {
             "run": str(self.path),
             "complete": self.complete,
             "recording": self.recording,
             "rows": self._rows,
             "sequences": len(self._journal.sequences),
-            "steps": len(self.steps),
-            "drafts": len(self._journal.drafts),
+            "steps": self._commit.steps,
+            "drafts": self._commit.drafts,
             "sites": {site.name: {"row": list(site.row), "dtype": site.dtype} for site in self.spec.sites},
             "layers": self.layers,
             "scalars": self.scalar_names,
-            "bytes": sum(file.stat().st_blocks * 512 for file in files),
+            "bytes": _disk_bytes(self.path),
             "model": self.attributes.get("model", {}),
             "settings": config[0].get("settings", {}) if config else {},
             "versions": config[0].get("versions", {}) if config else {},
@@ -265,33 +272,13 @@ class Run:
         return spec.layers.index(wanted)
 
 
-def _slice(tokens: slice | int | None) -> slice:
-    if tokens is None:
-        return slice(None)
-    if isinstance(tokens, slice):
-        return tokens
-    return slice(tokens, tokens + 1 if tokens != -1 else None)
-
-
-def _range(tokens: slice | int | None, rows: int) -> tuple[int, int, int]:
-    start, stop, stride = _slice(tokens).indices(rows)
-    if isinstance(tokens, int | np.integer) and not -rows <= tokens < rows:
-        raise StoreError(f"row {tokens} is out of range; the run has {rows} rows.")
-    if stride < 1:
-        raise StoreError("tokens= takes slices with a positive step.")
-    return start, max(start, stop), stride
-
-
-def _frame(records: NDArray[Any]) -> pd.DataFrame:
-    names = (records.dtype.names or ())[1:]
-    return pd.DataFrame({name: records[name] for name in names})
-
-
-def _words(frame: pd.DataFrame, **columns: str) -> pd.DataFrame:
-    for column, kind in columns.items():
-        words = layout.CODES[kind]
-        frame[column] = [words[code] for code in frame[column]]
-    return frame
+def _disk_bytes(folder: Path) -> int:
+    """Bytes the files below ``folder`` take on disk; sparse files take what was written."""
+    total = 0
+    for file in folder.rglob("*"):
+        with suppress(FileNotFoundError):  # a temporary file of the publisher
+            total += file.lstat().st_blocks * 512
+    return total
 
 
 def _ranges(layers: tuple[int, ...]) -> str:

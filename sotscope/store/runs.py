@@ -15,7 +15,8 @@ def default_path(mode: str, text: str, folder: Path = DEFAULT_FOLDER) -> Path:
     """``runs/<time>-<mode>-<slug>.sot``; a number is added when that name is taken."""
     words = re.sub(r"<[^>]*>", " ", text)
     words = re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")
-    slug = words[-32:].strip("-") or "prompt"
+    slug = words if len(words) <= 32 else words[:33].rpartition("-")[0] or words[:32]
+    slug = slug or "prompt"
     stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{mode}-{slug}"
     path = folder / f"{stem}{layout.SUFFIX}"
     number = 2

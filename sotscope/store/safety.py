@@ -31,18 +31,23 @@ def check_hierarchy(root: Path) -> dict[str, Any]:
         raise StoreError(f"{root} is a Zarr v2 store; sotscope opens Zarr v3 only (v2 object codecs can run code).")
     try:
         document: dict[str, Any] = json.loads((root / "zarr.json").read_text())
-        children = document["consolidated_metadata"]["metadata"]
+        children = dict(document["consolidated_metadata"]["metadata"])
+        attributes = document["attributes"]
+        if not isinstance(attributes["committed"], int) or not isinstance(attributes["complete"], bool):
+            raise ValueError("attributes committed and complete")
+        for path, child in children.items():
+            if child.get("zarr_format") != 3:
+                raise StoreError(f"{path} in {root} is not Zarr v3.")
+            if child.get("node_type") == "array":
+                _check_array(f"{root.parent.name}: {path}", child)
     except FileNotFoundError:
         raise StoreError(f"{root} has no zarr.json: this is not a sotscope run.") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except OSError as error:
+        raise StoreError(f"cannot read {root / 'zarr.json'}: {error.strerror}.") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoreError(
             f"{root / 'zarr.json'} is damaged ({error!r}); `sotscope verify --repair` rebuilds it."
         ) from error
-    for path, child in children.items():
-        if child.get("zarr_format") != 3:
-            raise StoreError(f"{path} in {root} is not Zarr v3.")
-        if child.get("node_type") == "array":
-            _check_array(f"{root.parent.name}: {path}", child)
     return document
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sotscope.errors import StoreError
 from sotscope.events import SEGMENTS
 
 
@@ -30,15 +31,18 @@ class Pieces:
         """Read the lines up to byte ``stop`` (what the last commit vouches for)."""
         if stop <= self._offset:
             return
-        with open(path, "rb") as file:
-            file.seek(self._offset)
-            lines = file.read(stop - self._offset)
-        for line in lines.splitlines():
-            entry = json.loads(line)
-            self.raw[entry["id"]] = entry["raw"]
-            self.data[entry["id"]] = bytes.fromhex(entry["hex"])
-            if entry["special"]:
-                self.special.add(entry["id"])
+        try:
+            with open(path, "rb") as file:
+                file.seek(self._offset)
+                lines = file.read(stop - self._offset)
+            for line in lines.splitlines():
+                entry = json.loads(line)
+                self.raw[entry["id"]] = entry["raw"]
+                self.data[entry["id"]] = bytes.fromhex(entry["hex"])
+                if entry["special"]:
+                    self.special.add(entry["id"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StoreError(f"{path} cannot be read ({error!r}); it holds the text of the tokens.") from error
         self._offset = stop
 
     def text(self, ids: Iterable[int], *, special: bool = False, start: bool = True) -> str:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from crc32c import crc32c
+from numpy.typing import NDArray
 
 from sotscope.errors import StoreError
 from sotscope.store import layout
-from sotscope.store.arrays import Publisher, array_specs
-from sotscope.store.journal import JournalReader, crc32c
+from sotscope.store.arrays import ArraySpec, Publisher, array_specs
+from sotscope.store.hot import as_bytes
+from sotscope.store.journal import JournalReader
 from sotscope.store.lock import is_held
 from sotscope.store.safety import check_hierarchy
 
@@ -46,17 +48,40 @@ def verify(path: str | Path, *, repair: bool = False) -> Verdict:
     held = is_held(path / layout.JOURNAL)
     if repair and held:
         raise StoreError(f"{path} is being recorded; wait until its writer has ended.")
-    journal = JournalReader(path / layout.JOURNAL)
-    journal.advance()
-    verdict = Verdict(str(path), rows=len(journal.rows), steps=len(journal.steps))
+    verdict = Verdict(str(path))
+    published = _published(path, verdict)  # before the journal, which may have grown when it is read
+    try:
+        journal = JournalReader(path / layout.JOURNAL)
+        journal.advance()
+        if repair:
+            _repair(path, journal, complete=verdict.complete and not journal.damage)
+            verdict = Verdict(str(path), repaired=True)
+            published = _published(path, verdict)
+    except OSError as error:
+        raise StoreError(f"cannot {'repair' if repair else 'read'} {path}: {error.strerror}.") from error
+    verdict.rows, verdict.steps = len(journal.rows), len(journal.steps)
     if journal.damage:
         verdict.problems.append(journal.damage)
+    elif verdict.complete and journal.tail_bytes:
+        verdict.problems.append(
+            f"the last {journal.tail_bytes} bytes of the journal do not check, though it was closed"
+        )
     _check_states(path, journal, verdict)
-    if repair:
-        _repair(path, journal)
-        verdict.repaired = True
-    _check_published(path, journal, verdict, recording=held)
+    if published is not None:
+        _check_published(path, journal, published, verdict, recording=held)
     return verdict
+
+
+def _published(path: Path, verdict: Verdict) -> dict[str, Any] | None:
+    """The root document, or None and a problem when there is none that may be opened."""
+    try:
+        root = check_hierarchy(path / layout.STATES)
+    except StoreError as error:
+        verdict.problems.append(str(error))
+        return None
+    verdict.published_rows = root["attributes"]["committed"]
+    verdict.complete = root["attributes"]["complete"]
+    return root
 
 
 def _check_states(path: Path, journal: JournalReader, verdict: Verdict) -> None:
@@ -68,7 +93,7 @@ def _check_states(path: Path, journal: JournalReader, verdict: Verdict) -> None:
             crc = 0
             try:
                 for array in hot:
-                    crc = crc32c(array.read(start, commit.rows), crc)
+                    crc = crc32c(as_bytes(array.read(start, commit.rows)).data, crc)
             except StoreError as error:
                 verdict.problems.append(str(error))
                 return
@@ -77,46 +102,54 @@ def _check_states(path: Path, journal: JournalReader, verdict: Verdict) -> None:
         start = commit.rows
 
 
-def _check_published(path: Path, journal: JournalReader, verdict: Verdict, *, recording: bool) -> None:
+def _check_published(
+    path: Path, journal: JournalReader, root: dict[str, Any], verdict: Verdict, *, recording: bool
+) -> None:
+    """Lengths of all arrays, and the values of the small ones, against the journal."""
+    records = {
+        "token": journal.rows,
+        "step": journal.steps,
+        "draft": journal.drafts,
+        "sequence": journal.sequences,
+    }
+    children = root["consolidated_metadata"]["metadata"]
+    late: set[str] = set()
+    for array in array_specs(journal.spec):
+        if not array.axis:
+            continue
+        shape = children.get(array.path, {}).get("shape", [0])
+        length, known = shape[0], len(records[array.axis])
+        if shape[1:] != list(array.row) or (array.axis == "token" and length != verdict.published_rows):
+            verdict.problems.append(f"published array {array.path} has shape {shape}; --repair publishes it anew")
+        elif length > known:
+            verdict.problems.append(f"{length} {array.axis}s of {array.path} are published, the journal has {known}")
+        else:
+            if length < known and not recording:
+                late.add(f"{known - length} {array.axis}s")
+            if array.field:
+                _check_values(path, array, records[array.axis][:length][array.field], verdict)
+    if late:
+        verdict.problems.append(
+            f"committed, but not published: {', '.join(sorted(late))} (the writer died); --repair does"
+        )
+
+
+def _check_values(path: Path, array: ArraySpec, expected: NDArray[Any], verdict: Verdict) -> None:
     try:
-        root = check_hierarchy(path / layout.STATES)
+        found = array.open(path / layout.STATES).read(0, len(expected))
     except StoreError as error:
         verdict.problems.append(str(error))
         return
-    verdict.published_rows = int(root["attributes"].get("committed", 0))
-    verdict.complete = bool(root["attributes"].get("complete"))
-    if verdict.published_rows > verdict.rows:
-        verdict.problems.append(
-            f"{verdict.published_rows} rows are published, the journal vouches for {verdict.rows} only"
-        )
-    elif verdict.published_rows < verdict.rows and not recording:
-        verdict.problems.append(
-            f"{verdict.rows - verdict.published_rows} committed rows are not published (the writer died); --repair does"
-        )
-    rows = min(verdict.published_rows, verdict.rows)
-    for array in array_specs(journal.spec):
-        if array.axis == "token" and array.field and rows:
-            published = array.open(path / layout.STATES).read(0, rows)
-            if not _same(published, journal.rows[:rows][array.field]):
-                verdict.problems.append(f"published array {array.path} differs from the journal; --repair rewrites it")
+    # how a sequence ended may be committed and not yet published
+    if array.axis != "sequence" and not np.array_equal(found, expected, equal_nan=found.dtype.kind == "f"):
+        verdict.problems.append(f"published array {array.path} differs from the journal; --repair rewrites it")
 
 
-def _same(left: Any, right: Any) -> bool:
-    return bool(np.array_equal(left, right, equal_nan=left.dtype.kind == "f"))
-
-
-def _repair(path: Path, journal: JournalReader) -> None:
-    root = path / layout.STATES / "zarr.json"
-    complete = False
-    try:
-        complete = bool(json.loads(root.read_text())["attributes"]["complete"]) and not journal.damage
-    except (OSError, ValueError, KeyError):
-        complete = False  # what cannot be read says nothing
+def _repair(path: Path, journal: JournalReader, *, complete: bool) -> None:
     publisher = Publisher(path, journal)
     try:
+        publisher.lay_out()
         publisher.publish(complete=complete)
         publisher.publish_children()
-    except OSError as error:
-        raise StoreError(f"cannot repair {path}: {error.strerror}.") from error
     finally:
         publisher.close()

@@ -9,23 +9,26 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from crc32c import crc32c
 from numpy.typing import NDArray
 
 from sotscope.errors import StoreError
 from sotscope.events import Alarm, Branch, Piece, Step
 from sotscope.store import layout
 from sotscope.store.arrays import ArraySpec, Publisher, array_specs
-from sotscope.store.hot import HotArray
-from sotscope.store.journal import JournalReader, JournalWriter, crc32c, header_bytes
+from sotscope.store.hot import HotArray, as_bytes
+from sotscope.store.journal import JournalReader, JournalWriter, header_bytes
 from sotscope.store.lock import try_lock
 
 PUBLISH_EVERY_S = 0.4
@@ -34,7 +37,7 @@ CHILDREN_EVERY_S = 5.0
 
 @dataclass
 class Rows:
-    """Captured rows of one step: ``states[site] [row, ...]``, ``scalars[name] [row, ...]``, ``present [row, layer]``."""
+    """Captured rows of a step: ``states[site] [row, ...]``, ``scalars[name] [row, ...]``, ``present [row, layer]``."""
 
     states: Mapping[str, NDArray[Any]]
     scalars: Mapping[str, NDArray[Any]]
@@ -59,6 +62,11 @@ class _Item:
     tokens: tuple[int, ...] = ()
     nbytes: int = 0
 
+    @property
+    def held(self) -> int:
+        """Bytes of memory it takes while it waits; a run without sites has records only."""
+        return self.nbytes + sum(record.nbytes for record in self.records)
+
 
 class RunWriter:
     """The only writer of a run. ``create`` makes the folder; ``close`` ends it; use as a context manager.
@@ -81,7 +89,7 @@ class RunWriter:
         self.path = path
         self.spec = spec
         self.stalled_ms = 0.0
-        self.failure: OSError | None = None
+        self.failure: Exception | None = None
         self._piece_of = piece_of
         self._durable = durable
         self._on_alarm = on_alarm
@@ -153,7 +161,7 @@ class RunWriter:
     def publish(self) -> None:
         """Flush, and make the small arrays and all shapes visible now."""
         self.flush()
-        self._publisher.publish(complete=False)
+        self._publish()
 
     @property
     def bytes_written(self) -> int:
@@ -169,17 +177,8 @@ class RunWriter:
         self._threads[0].join()
         self._stop_publishing.set()
         self._threads[1].join()
-        try:
-            self._publisher.publish(complete=complete and self.failure is None)
-            self._publisher.publish_children()
-        except OSError as error:
-            self._fail(error)
-        self._publisher.close()
-        for array in self._arrays.values():
-            array.close()
-        self._events.close()
-        self._pieces.close()
-        os.close(self._journal_handle)
+        self._publish(complete=complete and self.failure is None, children=True)
+        self._files.close()
 
     def __enter__(self) -> RunWriter:
         return self
@@ -191,40 +190,63 @@ class RunWriter:
 
     def _create(self, attributes: dict[str, Any]) -> None:
         make_run_folder(self.path)
+        self._files = ExitStack()
+        try:
+            self._lay_out(attributes)
+        except BaseException as error:
+            self._files.close()
+            shutil.rmtree(self.path, ignore_errors=True)  # it is ours and holds no row
+            if isinstance(error, OSError):
+                raise StoreError(f"cannot create {self.path}: {error.strerror}; choose another --out.") from error
+            raise
+
+    def _lay_out(self, attributes: dict[str, Any]) -> None:
+        """Everything a reader needs, and the journal last, locked: a run that can be found can be opened."""
         journal = self.path / layout.JOURNAL
-        self._journal_handle = os.open(journal, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+        hidden = journal.with_name(f".{layout.JOURNAL}.new")
+        self._journal_handle = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+        self._files.callback(os.close, self._journal_handle)
         if not try_lock(self._journal_handle):
             raise StoreError(f"{self.path} is being written by another process; choose another --out.")
-        os.write(self._journal_handle, header_bytes(self.spec, attributes))
-        self._journal = JournalWriter(self._journal_handle)
         self._inode = os.fstat(self._journal_handle).st_ino
-        self._events = open(self.path / layout.EVENTS, "ab", buffering=0)  # noqa: SIM115
-        self._pieces = open(self.path / layout.PIECES, "ab", buffering=0)  # noqa: SIM115
-        self._publisher = Publisher(self.path, JournalReader(journal))
-        self._publisher.create()
+        self._journal = JournalWriter(self._journal_handle)
+        self._journal.begin(header_bytes(self.spec, attributes))
+        self._events = self._files.enter_context(open(self.path / layout.EVENTS, "ab", buffering=0))  # noqa: SIM115
+        self._pieces = self._files.enter_context(open(self.path / layout.PIECES, "ab", buffering=0))  # noqa: SIM115
         specs: dict[str, ArraySpec] = {array.path: array for array in array_specs(self.spec)}
         self._arrays: dict[str, HotArray] = {
-            site.name: specs[site.name].open(self.path / layout.STATES) for site in self.spec.sites
+            site.name: specs[site.name].open(self.path / layout.STATES, durable=self._durable)
+            for site in self.spec.sites
         }
+        for array in self._arrays.values():
+            self._files.callback(array.close)
+        reader = JournalReader(hidden)
+        self._publisher = Publisher(self.path, reader)
+        self._files.callback(self._publisher.close)
+        self._publisher.lay_out()
+        self._publisher.publish(complete=False)
+        self._publisher.publish_children()
+        os.rename(hidden, journal)
+        reader.path = journal
 
     def _put(self, item: _Item) -> None:
         with self._ready:
-            if self._closing:
-                raise StoreError(f"{self.path} is closed; nothing can be added to it.")
             if self.failure is not None:
                 return
-            if self._waiting and self._waiting_bytes + item.nbytes > self._ring_bytes:
+            if self._closing:
+                raise StoreError(f"{self.path} is closed; nothing can be added to it.")
+            if self._waiting and self._waiting_bytes + item.held > self._ring_bytes:
                 start = time.perf_counter()
                 self._ready.wait_for(
                     lambda: (
                         not self._waiting
-                        or self._waiting_bytes + item.nbytes <= self._ring_bytes
+                        or self._waiting_bytes + item.held <= self._ring_bytes
                         or self.failure is not None
                     )
                 )
                 self.stalled_ms += (time.perf_counter() - start) * 1e3
             self._waiting.append(item)
-            self._waiting_bytes += item.nbytes
+            self._waiting_bytes += item.held
             self._ready.notify_all()
 
     def _write_loop(self) -> None:
@@ -237,20 +259,23 @@ class RunWriter:
             if self.failure is None:
                 try:
                     self._write(item)
-                except OSError as error:
+                except Exception as error:  # noqa: BLE001 - a thread that dies would leave the decode loop waiting
                     self._fail(error)
             with self._ready:
                 self._waiting.popleft()
-                self._waiting_bytes -= item.nbytes
+                self._waiting_bytes -= item.held
                 self._ready.notify_all()
 
     def _write(self, item: _Item) -> None:
         """States first, then pieces and events, then the records with their commit: in this order, whatever happens."""
         crc = 0
-        for site in self.spec.sites if item.states else ():
-            rows = np.ascontiguousarray(item.states[site.name])
-            self._arrays[site.name].write(self._counts["rows"], rows)
-            crc = crc32c(rows, crc)
+        for site in self.spec.sites if item.rows else ():
+            states, array = item.states[site.name], self._arrays[site.name]
+            if states.dtype != array.dtype or states.shape != (item.rows, *array.row):
+                raise ValueError(f"{site.name}: {states.dtype} {states.shape} is not {array.dtype} {array.row}")
+            data = as_bytes(states)
+            crc = crc32c(data.data, crc)  # first: what it reads is then in the cache for the write
+            array.write_bytes(self._counts["rows"], data)
         self._write_pieces(item.tokens)
         if item.events:
             self._append(self._events.fileno(), "".join(f"{line}\n" for line in item.events))
@@ -268,6 +293,8 @@ class RunWriter:
         if self._durable:
             for array in self._arrays.values():
                 array.sync()
+            os.fsync(self._events.fileno())
+            os.fsync(self._pieces.fileno())
         self._journal.append(item.records, commit)
         if self._durable:
             os.fsync(self._journal_handle)
@@ -293,21 +320,27 @@ class RunWriter:
         self._known_pieces.update(fresh)
 
     def _publish_loop(self) -> None:
-        children = time.monotonic()
-        while not self._stop_publishing.wait(PUBLISH_EVERY_S):
-            if self.failure is not None:
-                return
-            try:
-                if os.stat(self.path / layout.JOURNAL).st_ino != self._inode:
-                    raise OSError(f"{self.path / layout.JOURNAL} was replaced by another program")
-                self._publisher.publish(complete=False)
-                if time.monotonic() - children > CHILDREN_EVERY_S:
-                    self._publisher.publish_children()
-                    children = time.monotonic()
-            except OSError as error:
-                self._fail(error)
+        due = time.monotonic() + CHILDREN_EVERY_S
+        while not self._stop_publishing.wait(PUBLISH_EVERY_S) and self.failure is None:
+            children = time.monotonic() > due
+            self._publish(children=children)
+            if children:
+                due = time.monotonic() + CHILDREN_EVERY_S
 
-    def _fail(self, error: OSError) -> None:
+    def _publish(self, *, complete: bool = False, children: bool = False) -> None:
+        """Publish, unless our files are not the run's any more. Never raises: a failing disk ends the recording."""
+        try:
+            if os.stat(self.path / layout.JOURNAL).st_ino != self._inode:
+                raise OSError(f"{self.path / layout.JOURNAL} was replaced by another program")
+            for array in self._arrays.values():
+                array.check_in_place()
+            self._publisher.publish(complete=complete)
+            if children:
+                self._publisher.publish_children()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must not reach the decode loop
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
         """The disk failed: keep what is committed, stop recording, never stop decoding."""
         with self._ready:
             if self.failure is not None:
@@ -316,8 +349,11 @@ class RunWriter:
             self._ready.notify_all()
         if self._on_alarm is not None:
             rows = self._counts["rows"]
-            message = f"recording ended after {rows} rows: {error.strerror or error}; decoding goes on unrecorded"
-            self._on_alarm(Alarm("disk", message, {"rows": rows, "errno": error.errno}))
+            what = str(error) or type(error).__name__
+            if isinstance(error, OSError) and error.strerror:
+                what = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+            message = f"recording ended after {rows} rows: {what}; decoding goes on unrecorded"
+            self._on_alarm(Alarm("disk", message, {"rows": rows, "errno": getattr(error, "errno", None)}))
 
     # -- records -----------------------------------------------------------------------------------------------
 
@@ -385,7 +421,7 @@ def make_run_folder(path: Path) -> None:
     parent = path.parent
     try:
         if not parent.exists():
-            parent.mkdir(mode=0o700, parents=True)
+            parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # another recording may make it just now
             (parent / ".gitignore").write_text("*\n")
         path.mkdir(mode=0o700)
     except FileExistsError:

@@ -53,7 +53,10 @@ def _keep(body: Anatomy, site: Site, layer: int, kept: dict[tuple[str, int], Any
     assert body.family is not None
     module = body.blocks[layer].get_submodule(body.family.roles[site.role])
     if site.side == "in":
-        return module.register_forward_pre_hook(lambda m, args: kept.__setitem__((site.name, layer), args[0].clone()))
+        return module.register_forward_pre_hook(
+            lambda m, args, kwargs: kept.__setitem__((site.name, layer), (*args, *kwargs.values())[0].clone()),
+            with_kwargs=True,
+        )
     return module.register_forward_hook(
         lambda m, args, out: kept.__setitem__((site.name, layer), first_tensor(out).clone())
     )

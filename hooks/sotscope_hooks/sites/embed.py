@@ -9,9 +9,7 @@ SITE = Site(
     per_layer=False,
     doc="The input of block 0: what the residual stream starts with, positions and scaling included.",
     also=(
-        "resid_pre",
         "hook_embed",
-        "hook_resid_pre",
         "inputs_embeds",
     ),
 )

@@ -1,0 +1,60 @@
+# sotscope: two commands do everything. `make demo` records real runs of a real model; `make test` runs the whole suite.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+DEMO_PROMPT ?= Why is the sky blue?
+DEMO_TEXT ?= The sky is blue because air scatters short waves of light more than long ones.
+
+.PHONY: help demo test dashboard lint docs clean
+
+help:  ## what there is
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+demo: $(VENV)/.all  ## install, fetch the embedded model, record a run in each mode, and say what to type next
+	$(BIN)/sotscope fetch smollm2
+	@echo "== mode ar: the model's own words, every state of every layer"
+	$(BIN)/sotscope record "$(DEMO_PROMPT)" --sites all --max-new-tokens 64
+	@echo "== mode forced: the same states along a given text"
+	$(BIN)/sotscope record "$(DEMO_PROMPT)" --force "$(DEMO_TEXT)" --sites resid
+	@echo "== what was recorded"
+	$(BIN)/sotscope list
+	@echo "== the last tokens of the first run"
+	$(BIN)/sotscope show "$$(ls -td runs/*-ar-*.sot | head -n 1)" --last 12
+	@echo
+	@echo "Next: $(BIN)/sotscope info $$(ls -td runs/*-ar-*.sot | head -n 1)"
+	@echo "      or open docs/tutorial.md, which goes on in Python with these runs."
+
+test: $(VENV)/.test  ## install and run the whole suite (the first time it converts the embedded model)
+	$(BIN)/sotscope fetch smollm2
+	$(BIN)/python -m pytest
+
+dashboard: $(VENV)/.all  ## serve the live page (not in this version)
+	@$(BIN)/sotscope dashboard
+
+lint: $(VENV)/.test  ## ruff, mypy --strict, import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+docs: $(VENV)/.test  ## write docs/reference.md anew from the code
+	$(BIN)/python docs/make_reference.py
+
+clean:  ## remove the virtual environment and caches; runs and the model cache stay
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+$(BIN)/python:
+	@echo "making a virtual environment in $(VENV)"
+	$(PYTHON) -c 'import sys; sys.exit("sotscope needs Python 3.11 or newer, this is %s" % sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.all: $(BIN)/python pyproject.toml constraints.txt
+	@echo "installing sotscope (a few minutes the first time)"
+	$(PIP) -e '.[all]'
+	@touch $@
+
+$(VENV)/.test: $(BIN)/python pyproject.toml constraints.txt
+	@echo "installing sotscope with its test tools (a few minutes the first time)"
+	$(PIP) -e '.[test]'
+	@touch $@ $(VENV)/.all

@@ -1,0 +1,114 @@
+"""Write docs/reference.md from the code: commands from their --help, the rest from docstrings and catalogs."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import sotscope
+from sotscope import config
+from sotscope.capture import layers
+from sotscope.catalog import DRAFTERS, FAMILIES, GATES, SITES
+from sotscope.store import layout, tokens
+
+PAGE = Path(__file__).parent / "reference.md"
+
+
+def first_line(thing: object) -> str:
+    return (inspect.getdoc(thing) or "").split("\n\n")[0].replace("\n", " ")
+
+
+def signature(function: Callable[..., object]) -> str:
+    """Parameters with their defaults; types are in the docstrings, as shapes and units."""
+    words: list[str] = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.name == "self":
+            continue
+        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in words:
+            words.append("*")
+        star = "**" if parameter.kind is parameter.VAR_KEYWORD else ""
+        default = parameter.default
+        shown = "" if default is parameter.empty or callable(default) else f"={default!r}"
+        words.append(f"{star}{parameter.name}{shown}")
+    return f"({', '.join(words)})"
+
+
+def callables() -> list[str]:
+    out = ["## Python", ""]
+    for name in ("load", "record", "open_run"):
+        out += [
+            f"### `sotscope.{name}{signature(getattr(sotscope, name))}`",
+            "",
+            inspect.getdoc(getattr(sotscope, name)) or "",
+            "",
+        ]
+    for title, cls in (("Run", sotscope.Run), ("Tokens", tokens.Tokens)):
+        out += [f"### {title}", "", inspect.getdoc(cls) or "", ""]
+        for name, member in vars(cls).items():
+            if name.startswith("_"):
+                continue
+            if isinstance(member, property) and member.__doc__:
+                out.append(f"- `{name}`: {first_line(member)}")
+            elif inspect.isfunction(member):
+                out.append(f"- `{name}{signature(member)}`: {first_line(member)}")
+        out.append("")
+    return out
+
+
+def catalogs() -> list[str]:
+    out = ["## Sites", "", "| site | what it is | other names |", "|---|---|---|"]
+    out += [f"| `{n}` | {SITES.get(n).doc} | {', '.join(f'`{a}`' for a in SITES.get(n).also)} |" for n in SITES.names()]
+    out += [
+        "",
+        f"Layers are written as {layers.SYNTAX}.",
+        "",
+        "## Families",
+        "",
+        "| family | model types | parts | not available |",
+    ]
+    out.append("|---|---|---|---|")
+    for name in FAMILIES.names():
+        family = FAMILIES.get(name)
+        missing = "; ".join(f"`{site}`: {why}" for site, why in family.unavailable.items())
+        out.append(f"| {name} | {', '.join(family.model_types)} | {family.doc} | {missing} |")
+    out += ["", "## Modes and gates", ""]
+    out += [f"- `{name}`: {first_line(DRAFTERS.get(name))}" for name in DRAFTERS.names()]
+    out += [f"- gate `{name}`: {first_line(GATES.get(name))}" for name in GATES.names()]
+    return [*out, ""]
+
+
+def settings() -> list[str]:
+    out = ["## Settings", "", "The keys of a `--config` file. `record()` takes those of `decode` as keywords.", ""]
+    for part in ("model", "input", "capture", "decode"):
+        cls = config.RunConfig.model_fields[part].annotation
+        assert cls is not None
+        out += [f"### {part}", "", first_line(cls), "", "| key | default |", "|---|---|"]
+        for name, field in cls.model_fields.items():
+            default = field.get_default(call_default_factory=True)
+            out.append(f"| `{name}` | `{default!r}` |")
+        out.append("")
+    return out
+
+
+def store() -> list[str]:
+    out = ["## Codes in the store", ""]
+    for kind, words in layout.CODES.items():
+        out.append(f"- {kind}: " + ", ".join(f"{code} {word}" for code, word in enumerate(words)))
+    return [*out, ""]
+
+
+def page() -> str:
+    head = [
+        "# Reference",
+        "",
+        "Made from the code by `make docs`; a test keeps it true. Commands: `sotscope COMMAND --help`.",
+        "",
+    ]
+    return "\n".join([*head, *callables(), *catalogs(), *settings(), *store()])
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
+    print(f"wrote {PAGE}", file=sys.stderr)

@@ -1,0 +1,76 @@
+"""Every code block in the documentation runs, in order, with the embedded model."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sotscope.config import RunConfig
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PROSE = {"text", ""}
+"""Blocks that are output, not code."""
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    return [(language, body) for language, body in BLOCK.findall(page.read_text()) if language not in PROSE]
+
+
+def test_every_page_uses_languages_that_are_executed():
+    assert {language for page in PAGES for language, _ in blocks(page)} <= {"python", "sh", "yaml"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_yaml_blocks_are_valid_settings(page: Path):
+    for language, body in blocks(page):
+        if language == "yaml":
+            RunConfig.build(yaml.safe_load(body), page.name)
+
+
+@pytest.mark.model
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("page", [p for p in PAGES if any(b[0] != "yaml" for b in blocks(p))], ids=lambda p: p.stem)
+def test_code_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    namespace: dict[str, object] = {"__name__": "__docs__"}
+    for language, body in blocks(page):
+        if language == "python":
+            exec(compile(body, f"{page.name} block", "exec"), namespace)
+        elif language == "yaml":
+            (tmp_path / "run.yaml").write_text(body)
+        elif language == "sh":
+            for line in body.replace("\\\n", " ").splitlines():
+                run_line(line, tmp_path)
+
+
+def run_line(line: str, folder: Path) -> None:
+    """Run a `sotscope` line; of a `make` line, which would run this suite, see that the target exists."""
+    words = shlex.split(line, comments=True)
+    if not words:
+        return
+    if words[0] == "make":
+        targets = re.findall(r"^([a-z]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        assert set(words[1:]) <= set(targets), f"no such make target: {line}"
+        return
+    assert words[0] in ("sotscope", "ls"), f"what is this line? {line}"
+    done = subprocess.run(line, shell=True, cwd=folder, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+
+
+def test_the_reference_is_what_the_code_says():
+    sys.path.insert(0, str(ROOT / "docs"))
+    try:
+        import make_reference
+    finally:
+        sys.path.pop(0)
+    assert make_reference.PAGE.read_text() == make_reference.page(), "run `make docs`"

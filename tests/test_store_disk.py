@@ -1,0 +1,320 @@
+"""A disk that is full, failing, slow, or touched by somebody else: an alarm, never an error in the decode loop."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import store_helpers as helpers
+
+from sotscope.events import Alarm, Branch, Piece, Step
+from sotscope.store.hot import HotArray
+from sotscope.store.journal import JournalWriter
+from sotscope.store.layout import JOURNAL, STATES
+from sotscope.store.reader import open_run
+from sotscope.store.verify import verify
+from sotscope.store.writer import RunWriter
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of one megabyte."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)]
+    mounted = shutil.which("mount") is not None and subprocess.run(command, capture_output=True).returncode == 0
+    if not mounted:
+        if os.environ.get("CI"):
+            pytest.fail("CI must be able to mount a tmpfs")
+        pytest.skip("needs the right to mount a tmpfs")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def failing(error: int) -> Callable[..., Any]:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(error, os.strerror(error))
+
+    return fail
+
+
+def open_writer(path: Path, alarms: list[Alarm], **changes: Any) -> RunWriter:
+    return RunWriter(path, helpers.make_spec(), piece_of=helpers.piece_of, on_alarm=alarms.append, **changes)
+
+
+def test_a_full_disk_ends_the_recording_and_nothing_else(small_disk: Path) -> None:
+    alarms: list[Alarm] = []
+    writer = open_writer(small_disk / "a.sot", alarms, ring_bytes=100_000)
+    source = helpers.Source(writer)
+    writer.sequence(Branch(0, 5))
+    for _ in range(4000):  # 6 MB: several times what there is
+        source.step(1)
+    writer.event("late")
+    writer.flush()
+    assert isinstance(writer.failure, OSError)
+    assert writer.failure.errno == errno.ENOSPC
+    writer.publish()
+    writer.close()
+    (alarm,) = alarms
+    assert alarm.kind == "disk"
+    assert "No space left on device; decoding goes on unrecorded" in alarm.message
+    run = open_run(small_disk / "a.sot")
+    assert not run.complete
+    assert 50 < len(run) < 1000
+    assert abs(alarm.data["rows"] - len(run)) <= 1
+    helpers.check_run(run, len(run))
+    assert all("not published" in problem for problem in verify(run.path).problems)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"), [(HotArray, "write_bytes"), (JournalWriter, "append"), (RunWriter, "_write_pieces")]
+)
+def test_a_failing_write_keeps_what_was_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
+) -> None:
+    alarms: list[Alarm] = []
+    with open_writer(tmp_path / "a.sot", alarms) as writer:
+        source = helpers.Source(writer)
+        source.step(4)
+        writer.flush()
+        monkeypatch.setattr(owner, name, failing(errno.EIO))
+        for _ in range(5):
+            source.step(2)
+        writer.flush()
+        monkeypatch.undo()
+        source.step(1)  # a disk that recovers: the gap must not be written over
+        writer.event("late")
+    assert [alarm.message for alarm in alarms] == [
+        "recording ended after 4 rows: Input/output error; decoding goes on unrecorded"
+    ]
+    assert alarms[0].data == {"rows": 4, "errno": errno.EIO}
+    run = open_run(tmp_path / "a.sot")
+    assert not run.complete
+    helpers.check_run(run, 4)
+    assert run.events() == []
+    assert verify(run.path).sound
+
+
+def test_an_error_of_another_kind_ends_the_recording_too(tmp_path: Path) -> None:
+    """A tokenizer that fails for one id must not leave the loop waiting for a dead thread."""
+
+    def piece_of(token: int) -> Piece:
+        if token == helpers.token_at(3):
+            raise IndexError("no piece of that id")
+        return helpers.piece_of(token)
+
+    alarms: list[Alarm] = []
+    writer = RunWriter(tmp_path / "a.sot", helpers.make_spec(), piece_of=piece_of, on_alarm=alarms.append, ring_bytes=1)
+    source = helpers.Source(writer)
+    for _ in range(50):
+        source.step(1)
+    writer.flush()
+    writer.close()
+    assert [alarm.message for alarm in alarms] == [
+        "recording ended after 2 rows: no piece of that id; decoding goes on unrecorded"
+    ]
+    assert not open_run(tmp_path / "a.sot").complete
+    assert len(open_run(tmp_path / "a.sot")) == 2
+
+
+@pytest.mark.parametrize(
+    "resid", [np.ones((1, 3, 8), np.int32), np.ones((1, 3, 7), np.float32), np.ones((2, 3, 8), np.float32), None]
+)
+def test_states_of_the_wrong_shape_or_type_are_never_stored(tmp_path: Path, resid: np.ndarray | None) -> None:
+    alarms: list[Alarm] = []
+    writer = open_writer(tmp_path / "a.sot", alarms)
+    helpers.Source(writer).step(2)
+    rows = helpers.rows_at(writer.spec, np.array([2]))
+    rows.states = {} if resid is None else {**rows.states, "resid": resid}
+    writer.commit(Step(1, 0, "ar", 2, (0,), (0,)), rows)
+    writer.close()
+    assert len(alarms) == 1
+    helpers.check_run(open_run(tmp_path / "a.sot"), 2)
+
+
+def test_an_error_while_publishing_raises_one_alarm_and_nothing_in_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sotscope.store.writer.PUBLISH_EVERY_S", 0.001)
+    alarms: list[Alarm] = []
+    raised = threading.Event()
+
+    def on_alarm(alarm: Alarm) -> None:
+        alarms.append(alarm)
+        raised.set()
+
+    writer = RunWriter(tmp_path / "a.sot", helpers.make_spec(), piece_of=helpers.piece_of, on_alarm=on_alarm)
+    source = helpers.Source(writer)
+    source.step(3)
+    writer.publish()
+    monkeypatch.setattr("sotscope.store.arrays.os.replace", failing(errno.EIO))
+    assert raised.wait(20)
+    source.step(2)
+    writer.flush()
+    writer.publish()
+    writer.close()
+    assert len(alarms) == 1
+    assert "Input/output error" in alarms[0].message
+    assert not list((tmp_path / "a.sot" / STATES).rglob(".*"))  # half-written files are taken away
+    monkeypatch.undo()
+    run = open_run(tmp_path / "a.sot")
+    assert not run.complete
+    helpers.check_run(run, 3)
+    assert verify(run.path, repair=True).sound
+
+
+def test_an_error_at_the_last_publish_does_not_reach_the_caller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alarms: list[Alarm] = []
+
+    def on_alarm(alarm: Alarm) -> None:
+        alarms.append(alarm)
+        writer.event("alarm", alarm=alarm.kind)  # what an observer may do with it
+
+    writer = RunWriter(tmp_path / "a.sot", helpers.make_spec(), piece_of=helpers.piece_of, on_alarm=on_alarm)
+    helpers.Source(writer).step(3)
+    writer.flush()
+    monkeypatch.setattr("sotscope.store.arrays.os.replace", failing(errno.EIO))
+    writer.close()
+    assert len(alarms) == 1
+    monkeypatch.undo()
+    run = open_run(tmp_path / "a.sot")
+    assert (run.complete, run.recording) == (False, False)
+    helpers.check_run(run, 3)
+
+
+def replace_journal(path: Path) -> None:
+    copy = path / "copy"
+    shutil.copyfile(path / JOURNAL, copy)
+    os.replace(copy, path / JOURNAL)
+
+
+def replace_chunk(path: Path) -> None:
+    """What zarr does when somebody opens the run ``r+`` and writes."""
+    chunk = path / STATES / "resid/c/0/0/0"
+    shutil.copyfile(chunk, path / "copy")
+    os.replace(path / "copy", chunk)
+
+
+@pytest.mark.parametrize(
+    ("meddle", "message"),
+    [
+        (replace_journal, "journal.bin was replaced by another program"),
+        (lambda path: (path / JOURNAL).unlink(), "No such file or directory"),
+        (replace_chunk, "resid/c/0/0/0 was replaced by another program"),
+        (lambda path: path.rename(path.with_name("b.sot")), "No such file or directory"),
+    ],
+)
+@pytest.mark.parametrize("closing", [False, True])
+def test_somebody_who_replaces_our_files_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meddle: Callable[[Path], None], message: str, closing: bool
+) -> None:
+    monkeypatch.setattr("sotscope.store.writer.PUBLISH_EVERY_S", 1e6 if closing else 0.001)
+    alarms: list[Alarm] = []
+    path = tmp_path / "a.sot"
+    writer = open_writer(path, alarms)
+    source = helpers.Source(writer)
+    source.step(3)
+    writer.publish()
+    meddle(path)
+    source.step(2)
+    if not closing:
+        helpers.wait_until(lambda: writer.failure is not None)
+        source.step(2)
+    writer.close()
+    assert len(alarms) == 1
+    assert message in alarms[0].message
+    if (path / JOURNAL).exists():
+        assert not open_run(path).complete
+
+
+def test_a_slow_disk_makes_the_loop_wait_and_says_how_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = threading.Semaphore(0)
+    write = HotArray.write_bytes
+
+    def slow(self: HotArray, start: int, data: Any) -> None:
+        if self.folder.name == "embed":  # the first site of a step
+            assert gate.acquire(timeout=30)
+        write(self, start, data)
+
+    monkeypatch.setattr(HotArray, "write_bytes", slow)
+    step_bytes = helpers.rows_at(helpers.make_spec(), np.arange(1)).nbytes
+    writer = open_writer(tmp_path / "a.sot", [], ring_bytes=4 * step_bytes)
+    source = helpers.Source(writer)
+    done = threading.Event()
+
+    def decode() -> None:
+        for _ in range(12):
+            source.step(1)
+        done.set()
+
+    thread = threading.Thread(target=decode)
+    thread.start()
+    helpers.wait_until(lambda: source.steps >= 3)
+    for _ in range(3):  # nothing is let through: the ring is full and stays full
+        assert not done.wait(0.02)
+        assert source.steps <= 4
+    for _ in range(12):
+        gate.release()
+    thread.join(30)
+    writer.close()
+    assert done.is_set()
+    assert writer.stalled_ms > 0
+    run = open_run(tmp_path / "a.sot")
+    assert run.complete
+    helpers.check_run(run, 12)
+
+
+def test_a_run_without_sites_is_bounded_in_memory_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = threading.Event()
+    append = JournalWriter.append
+
+    def slow(self: JournalWriter, *args: Any) -> None:
+        assert gate.wait(30)
+        append(self, *args)
+
+    monkeypatch.setattr(JournalWriter, "append", slow)
+    writer = RunWriter(tmp_path / "a.sot", helpers.make_spec(()), ring_bytes=1000)
+    source = helpers.Source(writer)
+    thread = threading.Thread(target=lambda: [source.step(1) for _ in range(200)])
+    thread.start()
+    helpers.wait_until(lambda: source.steps >= 2)
+    assert not gate.wait(0.05)
+    assert source.steps < 20
+    gate.set()
+    thread.join(30)
+    writer.close()
+    assert len(open_run(tmp_path / "a.sot")) == 200
+
+
+def test_durable_syncs_every_file_before_the_commit_that_vouches_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    sync = os.fsync
+
+    def fsync(handle: int) -> None:
+        synced.append(os.path.relpath(os.readlink(f"/proc/self/fd/{handle}"), tmp_path / "a.sot"))
+        sync(handle)
+
+    row = helpers.LAYERS * helpers.DIM * 4
+    spec = helpers.make_spec(("resid",), chunk_bytes=2 * row)
+    with RunWriter(tmp_path / "a.sot", spec, durable=True) as writer:
+        monkeypatch.setattr(os, "fsync", fsync)
+        helpers.Source(writer).step(5)  # three chunks in one step
+        writer.flush()
+        monkeypatch.undo()
+    assert [name for name in synced if name.startswith(STATES)] == [
+        f"{STATES}/resid/c/{chunk}/0/0" for chunk in range(3)
+    ]
+    assert synced[-1] == JOURNAL
+    assert {"events.jsonl", "pieces.jsonl"} <= set(synced[:-1])
