@@ -52,7 +52,7 @@ class DecodeConfig(_Settings):
     mode: str = "ar"
     max_new_tokens: int = Field(default=128, ge=0)
     window: int | None = Field(default=None, ge=0)
-    seed: int = 0
+    seed: int = Field(default=0, ge=0)
     do_sample: bool | None = None
     temperature: float | None = Field(default=None, ge=0)
     top_p: float | None = Field(default=None, gt=0, le=1)

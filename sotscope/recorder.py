@@ -23,7 +23,7 @@ from sotscope.decode.contracts import Drafter
 from sotscope.decode.loop import Decoder
 from sotscope.decode.sampling import Sampler
 from sotscope.errors import DecodeError, PromptError
-from sotscope.events import MODES, Alarm, Branch, Outcome, Step
+from sotscope.events import MODES, Alarm, Branch, Step
 from sotscope.models.load import Loaded
 from sotscope.models.pieces import PieceTable
 from sotscope.models.prompt import Segmenter, segment_codes
@@ -328,9 +328,10 @@ class Recording:
         self.writer.close(complete=reason not in ("interrupted", "error"))
 
     def _summarise(self, reason: str) -> Summary:
-        so_far = max(0, self.rows - len(self.prompt.ids) + 1)
-        outcome = self.decoder.outcome or Outcome(reason, len(self.prompt.ids), so_far, "", 0, 0, 0)
-        new_tokens = outcome.new_tokens
+        outcome = self.decoder.outcome
+        # of a step that was broken off, only what became rows counts
+        new_tokens = outcome.new_tokens if outcome else max(0, self.rows - len(self.prompt.ids) + 1)
+        seconds = (outcome or self.decoder.so_far(reason)).decode_s
         return Summary(
             run=str(self.path),
             model=self.loaded.name,
@@ -340,20 +341,13 @@ class Recording:
             rows=self.rows,
             finish_reason=reason,
             text=self.decoder.text.text,
-            tokens_per_second=round(new_tokens / outcome.decode_s, 2) if outcome.decode_s else 0.0,
-            tokens_per_forward=round(self._tokens_per_forward(outcome), 3),
+            tokens_per_second=round(new_tokens / seconds, 2) if new_tokens else 0.0,
+            tokens_per_forward=round(new_tokens / max(1, self.decoder.decode_steps), 3),
             bytes=self.writer.bytes_written,
             self_check=self.check.as_dict(),
             stalled_ms=round(self.writer.stalled_ms, 1),
             alarms=[{"kind": a.kind, "message": a.message, **a.data} for a in self.alarms],
         )
-
-    def _tokens_per_forward(self, outcome: Outcome) -> float:
-        forwards = outcome.steps - self._prefill_steps(outcome)
-        return outcome.new_tokens / forwards if forwards > 0 else 0.0
-
-    def _prefill_steps(self, outcome: Outcome) -> int:
-        return -(-(outcome.prompt_tokens - 1) // self.decoder.prefill_block)
 
     def _self_check(self) -> SelfCheck:
         if any(alarm.kind in ("non_finite", "overflow") for alarm in self.alarms):

@@ -68,7 +68,13 @@ def popen(*arguments: object, before: str = "", **options: Any) -> subprocess.Po
     """Start a command in a process of its own; ``before`` is Python that runs first."""
     script = f"{before}\nfrom sotscope.cli.main import main\nmain()"
     command = [sys.executable, "-c", script, *map(str, arguments)]
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **options.pop("env", {})}
+    environment = {
+        **os.environ,
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONUNBUFFERED": "",
+        **options.pop("env", {}),
+    }
     given = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment, **options}
     return subprocess.Popen(command, **given)
 

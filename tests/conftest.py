@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test may reach for the network
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny matrices: a second thread waits more than it works
 settings.register_profile("sotscope", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("sotscope")
 

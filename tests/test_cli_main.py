@@ -74,7 +74,11 @@ def test_the_shell_completes_commands_runs_sites_and_modes(tmp_path: Path) -> No
     assert complete("sotscope record --mode ", tmp_path) == ["ar", "forced"]
 
 
-@pytest.mark.parametrize("command", [["--help"], ["show", "a.sot"], ["show", "a.sot", "--json"], ["list", "."]])
+@pytest.mark.parametrize(
+    "command",
+    [[], ["--help"], ["show", "a.sot"], ["show", "a.sot", "--text"], ["show", "a.sot", "--json"], ["list", "."]],
+    ids=" ".join,
+)
 def test_a_closed_pipe_is_no_traceback(tmp_path: Path, command: list[str]) -> None:
     recorded(tmp_path)
     process = popen(*command, cwd=tmp_path)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 from cli_helpers import call, mistake, recorded, spawn
 
@@ -46,78 +44,6 @@ def test_info_says_what_the_run_is(run: Run) -> None:
     shown = call("info", run.path).out
     for text in ("complete", "passed", "head_out", "max_new_tokens", "llama", f"{len(run)}"):
         assert text in shown
-
-
-def test_show_has_one_line_a_row_the_last_forty_by_default(run: Run) -> None:
-    answer = call("show", run.path)
-    lines = [line for line in answer.out.split("\n") if line.strip().split(" ")[0].isdigit()]
-    assert [int(line.split()[0]) for line in lines[:-1]] == list(range(len(run) - 40, len(run)))
-    assert f"{len(run) - 40} of {len(run)} rows are not shown" in lines[-1]
-
-
-def test_show_json_holds_the_numbers_of_the_run(run: Run) -> None:
-    found = call("show", run.path, "--rows", "30-33", "--layer", 1, "--json").json
-    assert [row["row"] for row in found["rows"]] == [30, 31, 32, 33]
-    assert (found["hidden"], found["layer"]) == (len(run) - 4, 1)
-    assert found["text"] == run.tokens.text
-    row = found["rows"][2]
-    assert (row["id"], row["next_id"]) == (run.tokens.ids[32], run.tokens.next_ids[32])
-    state = run.states("resid", layer=1, tokens=32)
-    assert row["norm"] == pytest.approx(np.linalg.norm(state), rel=1e-5)
-    assert row["max_abs"] == pytest.approx(np.abs(state).max(), rel=1e-6)
-    assert row["logprob"] == pytest.approx(float(run.scalars("logprob")[32]), rel=1e-6)
-    assert row["top"][0] == {
-        "id": run.top[0][32, 0],
-        "token": run.pieces.label(int(run.top[0][32, 0])),
-        "probability": pytest.approx(math.exp(run.top[1][32, 0])),
-    }
-
-
-def test_numbers_that_are_missing_are_null_not_nan(run: Run) -> None:
-    row = call("show", run.path, "--rows", "0", "--json").json["rows"][0]
-    assert row["mode"] == "prompt"
-    assert row["entropy"] is None
-    assert row["cosine"] is None
-    assert row["top"] == []
-
-
-@pytest.mark.parametrize(
-    ("wanted", "first", "last"), [(["--rows", "5"], 5, 5), (["--rows", "80-"], 80, -1), (["--last", "3"], -3, -1)]
-)
-def test_show_takes_rows_and_last(run: Run, wanted: list[str], first: int, last: int) -> None:
-    rows = [row["row"] for row in call("show", run.path, *wanted, "--json").json["rows"]]
-    assert rows == list(range(first % len(run), last % len(run) + 1))
-
-
-def test_show_text_is_the_text_alone(run: Run) -> None:
-    assert call("show", run.path, "--text").out == run.tokens.text + "\n"
-
-
-@pytest.mark.parametrize(
-    ("wanted", "says"),
-    [
-        (["--rows", "9-5"], "rows 9-5 are not there"),
-        (["--rows", "5000"], "the run has rows 0-"),
-        (["--rows", "some"], "is not a range"),
-        (["--rows", "1", "--last", "2"], "not both"),
-        (["--last", "0"], "--last"),
-        (["--layer", "7"], "layer 7 was not recorded; recorded are 0, 1, 2, 3"),
-        (["--seq", "3"], "sequence 3 is not in this run; there are 0"),
-    ],
-)
-def test_show_refuses_what_the_run_has_not(run: Run, wanted: list[str], says: str) -> None:
-    assert says in mistake("show", run.path, *wanted)
-
-
-@pytest.mark.parametrize("width", [50, 80, 200])
-def test_show_keeps_to_the_width_and_never_loses_position_token_or_candidates(
-    run: Run, width: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(width))
-    lines = call("show", run.path).out.split("\n")
-    assert max(map(len, lines)) <= width
-    assert {"pos", "token", "likeliest", "entropy"} <= set(lines[0].split())
-    assert ("margin" in lines[0]) == (width >= 80)
 
 
 def test_verify_of_a_sound_run(run: Run) -> None:

@@ -79,7 +79,9 @@ def test_a_miss_in_the_middle_ends_the_step_there(llama: Any, go: Any) -> None:
 def test_no_rejected_draft_stays_in_the_cache(name: str, kind: str, tmp_path: Any) -> None:
     model = tiny(name)
     truth = greedy(model, PROMPT, 12)
-    settings = RunConfig(input=PromptConfig(prompt="5 17 3 88 41"), decode={"max_new_tokens": 12}, out=tmp_path / "a.sot")
+    settings = RunConfig(
+        input=PromptConfig(prompt="5 17 3 88 41"), decode={"max_new_tokens": 12}, out=tmp_path / "a.sot"
+    )
     with recording(settings, model=model, drafter=make(kind, truth, 4)) as recorded:
         list(recorded.steps())
         cache = recorded.decoder.cached.cache

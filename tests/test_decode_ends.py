@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from sotscope.errors import DecodeError, PromptError
 from sotscope.testing.drafters import greedy, oracle
@@ -77,12 +78,13 @@ def test_what_was_never_decoded_is_not_there(llama: Any, go: Any) -> None:
 
 @pytest.fixture(scope="module")
 def typist() -> tuple[Any, Any]:
-    """A model whose tokens are the 256 bytes, and its tokenizer; greedy text is printable by construction."""
-    model = tiny("llama", vocab_size=258)
-    model.lm_head.weight.data[:97] = 0.0  # only letters can win
-    model.lm_head.weight.data[123:] = 0.0
-    model.lm_head.weight.data[97:123] *= 5.0
-    return model, byte_tokenizer()
+    """A model whose tokens are the 256 bytes and that writes small letters only, and its tokenizer."""
+    model, tokenizer = tiny("llama", vocab_size=258), byte_tokenizer()
+    letters = tokenizer("abcdefghijklmnopqrstuvwxyz")["input_ids"]
+    likely = torch.zeros(258, 1)
+    likely[letters] = 5.0  # only letters can win
+    model.lm_head.weight.data *= likely
+    return model, tokenizer
 
 
 def typed(typist: tuple[Any, Any], count: int) -> str:

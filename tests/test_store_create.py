@@ -12,7 +12,7 @@ import store_helpers as helpers
 
 from sotscope.errors import StoreError
 from sotscope.store import arrays
-from sotscope.store.layout import JOURNAL, STATES
+from sotscope.store.layout import JOURNAL, STATES, SiteSpec
 from sotscope.store.reader import open_run
 from sotscope.store.runs import find_runs
 from sotscope.store.writer import RunWriter
@@ -148,3 +148,24 @@ def test_closing_twice_is_once_and_nothing_is_added_after(tmp_path: Path) -> Non
         source.step(1)
     assert not [name for name in os.listdir(tmp_path / "a.sot" / STATES) if name.startswith(".")]
     assert not (tmp_path / "a.sot" / f".{JOURNAL}.new").exists()
+
+
+@pytest.mark.parametrize("name", ["pos", "layer", "scalars"])
+def test_a_site_cannot_take_a_name_of_the_stores_own(tmp_path: Path, name: str) -> None:
+    site = SiteSpec(name=name, row=(4,), dims=("token", "dim"), dtype="float32", source_dtype="float32")
+    spec = helpers.make_spec(()).model_copy(update={"sites": (site,)})
+    with pytest.raises(StoreError, match=f"array or group '{name}' of its own; give that site another name"):
+        RunWriter(tmp_path / "a.sot", spec)
+    assert not (tmp_path / "a.sot").exists()
+
+
+def test_a_file_system_without_locks_still_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    with RunWriter(tmp_path / "a.sot", helpers.make_spec(), piece_of=helpers.piece_of) as writer:
+        helpers.Source(writer).step(3)
+        writer.flush()
+        helpers.check_run(open_run(tmp_path / "a.sot", live=True), 3)
+    assert open_run(tmp_path / "a.sot").complete

@@ -55,6 +55,7 @@ class Reads:
     def root_dataset(self) -> None:
         dataset = open_zarr(self.root)
         self.seen(dataset.attrs["committed"])
+        assert dataset.attrs["rows_per_layer"] == [self.committed] * helpers.LAYERS
         check_states(dataset, self.committed, next(self.sites))
 
     def scalars(self) -> None:

@@ -11,6 +11,7 @@ import store_helpers as helpers
 
 from sotscope.errors import StoreError
 from sotscope.events import Branch
+from sotscope.store import lock
 from sotscope.store.journal import JournalReader
 from sotscope.store.layout import JOURNAL
 from sotscope.store.reader import open_run
@@ -68,23 +69,20 @@ def test_published_view_shows_nothing_beyond_the_published_rows(
     assert len(run.events("note")) == 1
 
 
-def test_readers_do_not_take_each_other_for_a_writer(tmp_path: Path) -> None:
-    run = open_run(helpers.make_run(tmp_path / "a.sot"))
+def test_readers_do_not_take_each_other_for_a_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = helpers.make_run(tmp_path / "a.sot") / JOURNAL
     seen: list[bool] = []
+    unlock = lock.unlock
 
-    def look() -> None:
-        other = open_run(run.path)
-        for _ in range(200):
-            other.refresh()
-            seen.append(other.recording)
+    def look_too(handle: int) -> None:
+        if not seen:
+            seen.append(True)
+            seen.append(lock.is_held(journal))  # a second reader looks while the first one does
+        unlock(handle)
 
-    threads = [threading.Thread(target=look) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(seen) == 800
-    assert not any(seen)
+    monkeypatch.setattr(lock, "unlock", look_too)
+    assert not lock.is_held(journal)
+    assert seen == [True, False]
 
 
 def test_one_handle_refreshed_by_many_threads_counts_every_row_once(tmp_path: Path) -> None:

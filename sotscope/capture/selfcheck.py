@@ -29,16 +29,17 @@ ReadRows = Callable[[str, int | None, NDArray[np.int64]], NDArray[np.float32]]
 
 @dataclass
 class SelfCheck:
-    """``errors`` are the largest relative errors by what was compared; ``passed`` says whether all are in bounds."""
+    """``errors`` are the largest relative errors by what was compared; ``passed`` says whether all are in
+    bounds (None: nothing was compared)."""
 
-    passed: bool = True
+    passed: bool | None = None
     rows: int = 0
     errors: dict[str, float] = field(default_factory=dict)
     skipped: str = ""
 
     def note(self, name: str, error: float, tolerance: float) -> None:
         self.errors[name] = max(error, self.errors.get(name, 0.0))
-        self.passed = self.passed and bool(error <= tolerance)
+        self.passed = self.passed is not False and bool(error <= tolerance)
 
     def as_dict(self) -> dict[str, Any]:
         return {

@@ -8,7 +8,7 @@ import typer
 
 from sotscope.cli import options as shared
 from sotscope.cli.extra import capture_extra
-from sotscope.cli.terminal import notes, output, print_json
+from sotscope.cli.terminal import human, notes, output, print_json
 from sotscope.cli.watch import Spinner
 from sotscope.errors import ModelError
 from sotscope.registry import unknown

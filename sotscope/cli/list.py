@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +13,7 @@ from rich.text import Text
 
 from sotscope.cli import options as shared
 from sotscope.cli.info import state
-from sotscope.cli.terminal import human, notes, output, print_json, printable, table
+from sotscope.cli.terminal import fit, human, notes, output, print_json, printable, table
 from sotscope.errors import StoreError
 
 app = typer.Typer(add_completion=False)
@@ -35,6 +36,20 @@ class Entry:
     state: str = "broken"
     bytes: int | None = None
     problem: str = ""
+
+
+COLUMNS: dict[str, Callable[[Entry], str]] = {
+    "run": lambda entry: entry.name,
+    "recorded": lambda entry: time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.time)),
+    "mode": lambda entry: entry.mode,
+    "model": lambda entry: Path(entry.model).name,
+    "rows": lambda entry: "" if entry.rows is None else f"{entry.rows:,}",
+    "state": lambda entry: entry.state,
+    "size": lambda entry: "" if entry.bytes is None else human(entry.bytes),
+}
+DROPPED = ("recorded", "mode", "model")
+"""Columns that are left out where the others would not fit; names begin with the time and the mode."""
+STYLES = {"complete": "", "recording": "green", "interrupted": "yellow"}
 
 
 @app.command(epilog=shared.examples("sotscope list", "sotscope list experiments/ --json"))
@@ -89,18 +104,12 @@ def _entry(path: Path) -> Entry:
 
 def _print(entries: list[Entry]) -> None:
     console = output()
-    made = table("run", "recorded", "mode", "model", "rows", "state", "size", right=("rows", "size"), wraps="run")
-    for entry in entries:
-        style = {"complete": "", "recording": "green", "interrupted": "yellow"}.get(entry.state, "red")
-        made.add_row(
-            Text(printable(entry.name)),
-            time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.time)),
-            entry.mode,
-            Text(printable(Path(entry.model).name)),
-            "" if entry.rows is None else f"{entry.rows:,}",
-            Text(entry.state, style=style),
-            "" if entry.bytes is None else human(entry.bytes),
-        )
+    columns = {name: [printable(make(entry)) for entry in entries] for name, make in COLUMNS.items()}
+    fit(columns, DROPPED, console.width)
+    made = table(*columns, right=("rows", "size"), wraps="run")
+    for index, entry in enumerate(entries):
+        style = STYLES.get(entry.state, "red")
+        made.add_row(*(Text(cells[index], style if name == "state" else "") for name, cells in columns.items()))
     console.print(made)
     for entry in entries:
         if entry.problem:

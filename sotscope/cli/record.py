@@ -124,7 +124,7 @@ def _judge(recorded: Any, *, interrupted: bool) -> int:
     if summary is None:  # interrupted again while the run was being closed
         return 130
     check = summary.self_check
-    if not check["passed"] and not interrupted:
+    if check["passed"] is False and not interrupted:
         reason = check["skipped"] or f"largest errors {', '.join(f'{k} {v:g}' for k, v in check['errors'].items())}"
         warn(f"self-check not passed: {reason}")
     if interrupted:
@@ -144,7 +144,7 @@ def _report(recorded: Any, *, as_json: bool, quiet: bool, interrupted: bool) -> 
         return
     if not quiet:
         check = summary.self_check
-        checked = "not run" if check["skipped"] == "not run" else "passed" if check["passed"] else "not passed"
+        checked = {None: "not run", True: "passed", False: "not passed"}[check["passed"]]
         ended = "interrupted" if interrupted else summary.finish_reason
         speed = f", {summary.tokens_per_second:g} tokens/s" if summary.tokens_per_second else ""
         say(

@@ -145,7 +145,7 @@ def check_early(settings: RunConfig) -> None:
         raise PromptError("the prompt is empty; give some text.")
     DRAFTERS.get(settings.decode.mode)
     if settings.out is not None and settings.out.exists():
-        raise StoreError(f"{settings.out} exists already; choose another --out, or remove it first.")
+        raise StoreError(f"{settings.out} exists already; choose another --out.")
 
 
 def check_sites(names: Sequence[str]) -> None:

@@ -8,11 +8,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.cells import cell_len
 from rich.text import Text
 
 from sotscope.cli import options as shared
-from sotscope.cli.terminal import GAP, for_stdout, number, output, print_json, printable, say, table
+from sotscope.cli.terminal import fit, for_stdout, number, output, print_json, printable, say, table
 from sotscope.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
@@ -200,14 +199,10 @@ def _table(view: View, chosen: range, width: int) -> Any:
     columns = {name: [printable(make(row)) for row in rows] for name, make in COLUMNS.items()}
     if columns["row"] == columns["pos"]:
         del columns["row"]
-    for name in [*(name for name in DROPPED if name in columns), ""]:
-        room = width - sum(GAP + max(map(cell_len, [title, *cells])) for title, cells in columns.items())
-        if room >= CANDIDATES or not name:
-            break
-        del columns[name]
+    room = max(width - fit(columns, DROPPED, width - CANDIDATES), CANDIDATES)
     made = table(*columns, "likeliest next", right=tuple(name for name in columns if name not in ("token", "mode")))
     for index, row in enumerate(rows):
-        made.add_row(*(Text(cells[index]) for cells in columns.values()), _candidates(row, max(room, CANDIDATES)))
+        made.add_row(*(Text(cells[index]) for cells in columns.values()), _candidates(row, room))
     return made
 
 

@@ -8,10 +8,11 @@ import math
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
@@ -62,6 +63,16 @@ def table(*columns: str, right: tuple[str, ...] = (), wraps: str = "") -> Table:
         justify: JustifyMethod = "right" if name in right else "left"
         made.add_column(name, justify=justify, no_wrap=name != wraps, overflow="fold" if name == wraps else "ellipsis")
     return made
+
+
+def fit(columns: dict[str, list[str]], dropped: Sequence[str], room: int) -> int:
+    """Leave columns (title to cells) out, in the order of ``dropped``, until the others fit; returns their width."""
+    for name in [*(name for name in dropped if name in columns), ""]:
+        width = sum(max(map(cell_len, [title, *cells])) + GAP for title, cells in columns.items())
+        if width <= room or not name:
+            break
+        del columns[name]
+    return width
 
 
 def heading(text: str) -> Text:

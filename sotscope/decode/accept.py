@@ -70,7 +70,9 @@ class Exact:
         if u * q[slot.draft] < p[slot.draft]:
             return slot.draft, True
         rest = np.maximum(p - q, 0.0)
-        return self._draw(rest / rest.sum(), slot, RESAMPLE), False
+        total = rest.sum()
+        # where q is p but for rounding nothing is left to draw from
+        return self._draw(rest / total if total > 0 else p, slot, RESAMPLE), False
 
     def _draw(self, p: NDArray[np.float64], slot: Slot, purpose: int) -> int:
         u = self._draws.uniform(slot.seq, slot.position, purpose)

@@ -24,20 +24,32 @@ class CachedModel:
         """How many tokens have been fed and kept."""
         self.croppable: bool | None = None
         """Whether rejected tokens can be rolled back; None before the first forward."""
-        self._keeps_few = "logits_to_keep" in inspect.signature(model.forward).parameters
+        takes = inspect.signature(model.forward).parameters
+        self._keeps_few = "logits_to_keep" in takes
+        self._takes_positions = "position_ids" in takes
 
     def prefill(self, ids: Sequence[int], block: int, *, all_logits: bool) -> Iterator[tuple[int, Sequence[int]]]:
-        """Feed ``ids`` in blocks; yields (position, ids) after each one, so that its rows can be committed."""
-        for start in range(0, len(ids), block):
+        """Feed ``ids`` in blocks; yields (position, ids) after each one, so that its rows can be committed.
+
+        A recurrent layer that is given several tokens begins anew, whatever its cache holds (transformers 5.24), so
+        only its first block is a wide one.
+        """
+        start = 0
+        while start < len(ids):
             part = ids[start : start + block]
             self.forward(part, all_logits=all_logits)
             yield start, part
+            start += len(part)
+            block = block if self.cache.is_croppable else 1
         self._look()
 
     def forward(self, ids: Sequence[int], *, all_logits: bool = True) -> Tensor:
         """Feed ``ids`` after what the cache holds; logits of all of them, or of the last one only."""
         options: dict[str, Any] = {} if all_logits or not self._keeps_few else {"logits_to_keep": 1}
         inputs = torch.tensor([list(ids)], dtype=torch.long, device=self.device)
+        if self._takes_positions:  # as generate() does: some models count from 0 whatever their cache holds
+            last = self.length + len(ids)
+            options["position_ids"] = torch.arange(self.length, last, device=self.device)[None]
         output = self.model(inputs, cache=self.cache, use_cache=True, **options)
         self.length += len(ids)
         logits: Tensor = output.logits[0]

@@ -54,40 +54,51 @@ class Decoder:
         self.gates = list(gates)
         self.text = TextStream(tokenizer)
         self.stop = tuple(stop)
+        if self.stop and (tokenizer is None or "" in self.stop):
+            raise DecodeError("stop strings need a tokenizer and at least one character each.")
         self.outcome: Outcome | None = None
         self._policy: Policy = (
             Believe() if drafter.policy == "forced" else Exact(sample=sampler.sample, draws=Draws(seed))
         )
         self._limits = (max_new_tokens, context_length)
+        self._context = Context([], 0, *self._limits, seq=seq)
+        self._started = self._prefilled = time.perf_counter()
         self.prefill_block = prefill_block
         self._prompt_logits = prompt_logits
         self._last_row = last_row
         self._seq = seq
         self._finish = ""
         self._detail = ""
+        self.decode_steps = 0
+        """Forwards that chose tokens: neither the prefill's nor the last row's."""
 
     @torch.inference_mode()  # as a decorator: inside a generator, a with block would leak into whoever iterates
     def run(self, prompt: Sequence[int]) -> Iterator[Step]:
         """Decode after ``prompt``; yields each step once it is committed (and told to the sink)."""
-        started = time.perf_counter()
-        context = Context(list(prompt), len(prompt), *self._limits, seq=self._seq)
+        context = self._context = Context(list(prompt), len(prompt), *self._limits, seq=self._seq)
         self._refuse(context)
+        self._started = self._prefilled = time.perf_counter()
         yield from self._prefill(context)
-        prefilled = time.perf_counter()
+        self._prefilled = time.perf_counter()
         self._finish = "" if context.remaining > 0 else "prompt_only"
         while not self._finish:
             yield self._step(context)
         if self._finish == "prompt_only" or (self._last_row and self._can_feed_last(context)):
             yield self._feed_last(context)
         self.text.finish()
-        self.outcome = Outcome(
-            finish_reason=self._finish,
+        self.outcome = self.so_far(self._finish)
+
+    def so_far(self, finish_reason: str) -> Outcome:
+        """What has been decoded until now, as the outcome it would be if it ended here."""
+        context = self._context
+        return Outcome(
+            finish_reason=finish_reason,
             prompt_tokens=context.prompt_length,
             new_tokens=context.new_tokens,
             text=self.text.text,
             steps=context.step,
-            prefill_s=prefilled - started,
-            decode_s=time.perf_counter() - prefilled,
+            prefill_s=self._prefilled - self._started,
+            decode_s=time.perf_counter() - self._prefilled,
             detail=self._detail,
         )
 
@@ -117,10 +128,10 @@ class Decoder:
     def _step(self, context: Context) -> Step:
         t0 = time.perf_counter_ns()
         window = min([self.drafter.window, *(gate.window(context) for gate in self.gates)])
-        if self.drafter.may_reject and not self.cached.croppable:
-            if self.cached.croppable is False:
+        if not self.cached.croppable:
+            if self.cached.croppable is False and self.drafter.may_reject:
                 raise DecodeError(refusal(self.cached.model))
-            window = 0  # a one-token prompt: whether the cache can roll back is known after the first forward
+            window = 0  # recurrent: one token at a time; or not known before the first forward (a one-token prompt)
         proposal = self.drafter.propose(context, window)
         t1 = time.perf_counter_ns()
         block = [context.ids[-1], *proposal.ids]
@@ -145,6 +156,7 @@ class Decoder:
             draft_ns=t1 - t0, forward_ns=t2 - t1, accept_ns=time.perf_counter_ns() - t2,
         )  # fmt: skip
         context.ids.extend(tokens)
+        self.decode_steps += 1
         self._tell(context, step)
         if self._finish == "non_finite":  # after the step: whoever looks at its states can say more
             self.sink.on_alarm(Alarm("non_finite", self._detail, {"position": step.pos + step.rows - 1}))

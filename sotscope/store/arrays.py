@@ -9,6 +9,7 @@ import json
 import math
 import os
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ import zarr
 from numpy.typing import NDArray
 from zarr.storage import MemoryStore
 
+from sotscope.errors import StoreError
 from sotscope.store import layout
 from sotscope.store.dtypes import NATIVE, BFloat16
 from sotscope.store.hot import HotArray
@@ -92,6 +94,9 @@ def array_specs(spec: RunSpec) -> list[ArraySpec]:
             # a 1-D array named like its dimension would be taken for its coordinate
             name = "index" if field == axis else field
             out.append(ArraySpec(f"{group}/{name}", axis, (), (axis,), dtype[field], field))
+    names = Counter(a.path for a in out) + Counter({a.path.rpartition("/")[0] for a in out if "/" in a.path})
+    if twice := [name for name, count in names.items() if count > 1]:
+        raise StoreError(f"the store has an array or group {twice[0]!r} of its own; give that site another name.")
     return [replace(a, chunk_bytes=spec.chunk_bytes if a.big else spec.small_chunk_bytes) for a in out]
 
 
@@ -181,6 +186,8 @@ class Publisher:
         self.hierarchy = Hierarchy(journal.spec)
         self._small = {a.path: a.open(self.root) for a in self.hierarchy.arrays if a.field or a.values is not None}
         self._lengths = {"token": 0, "step": 0, "draft": 0, "sequence": 0}
+        self._rows_per_layer = np.zeros(len(journal.spec.layers), np.int64)
+        self._published: bool | None = None
         self._lock = threading.Lock()
 
     def lay_out(self) -> None:
@@ -198,7 +205,9 @@ class Publisher:
             self._publish(complete)
 
     def _publish(self, complete: bool) -> None:
-        self.journal.advance()
+        if not self.journal.advance() and self._published == complete:
+            return
+        self._published = None
         sources: dict[str, NDArray[Any]] = {
             "token": self.journal.rows,
             "step": self.journal.steps,
@@ -212,8 +221,10 @@ class Publisher:
                 fresh = sources[array.axis][done[array.axis] :][array.field]
                 if len(fresh):
                     self._small[array.path].write(done[array.axis], fresh)
+        self._rows_per_layer += self.journal.rows[done["token"] :]["present"].sum(axis=0)
         self._lengths = {axis: len(records) for axis, records in sources.items()}
         _replace_json(self.root / "zarr.json", self.hierarchy.root_document(self._lengths, self._attributes(complete)))
+        self._published = complete
 
     def publish_children(self) -> None:
         """The metadata of groups and arrays, for readers that open one of them directly; they follow after the root."""
@@ -225,12 +236,11 @@ class Publisher:
                 _replace_json(self.root / array.path / "zarr.json", document)
 
     def _attributes(self, complete: bool) -> dict[str, Any]:
-        rows = self.journal.rows
         return {
             **self.journal.attributes,
-            "committed": len(rows),
+            "committed": self._lengths["token"],
             "complete": complete,
-            "rows_per_layer": [int(count) for count in rows["present"].sum(axis=0)],
+            "rows_per_layer": self._rows_per_layer.tolist(),
             "codes": {kind: list(words) for kind, words in layout.CODES.items()},
             "format": layout.FORMAT,
         }

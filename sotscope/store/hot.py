@@ -79,9 +79,9 @@ class HotArray:
         """Write ``rows [n, *row]`` at row ``start``. Raises OSError when the disk does."""
         self.write_bytes(start, as_bytes(rows))
 
-    def write_bytes(self, start: int, data: NDArray[np.uint8]) -> None:
+    def write_bytes(self, start: int, rows: NDArray[np.uint8]) -> None:
         """Write whole rows, given as their bytes, at row ``start``. Raises OSError when the disk does."""
-        done = 0
+        data, done = rows.data, 0
         for chunk, first, last in _spans(start, start + len(data) // max(1, self.row_bytes), self.chunk_rows):
             size = (last - first) * self.row_bytes
             _write_all(self._file(chunk), data[done : done + size], first * self.row_bytes)
@@ -131,9 +131,9 @@ def as_bytes(rows: NDArray[Any]) -> NDArray[np.uint8]:
     return np.ascontiguousarray(rows).reshape(-1).view(np.uint8)
 
 
-def _write_all(handle: int, data: NDArray[np.uint8], offset: int) -> None:
+def _write_all(handle: int, data: memoryview, offset: int) -> None:
     """pwrite until all is written (a short write is legal); seek and write where there is no pwrite."""
-    while len(data):
+    while data:
         if hasattr(os, "pwrite"):
             count = os.pwrite(handle, data, offset)
         else:  # pragma: no cover - Windows

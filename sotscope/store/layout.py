@@ -7,6 +7,7 @@ zarr metadata, the reader, verify) is derived from that one description.
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import Annotated, Any
 
 import numpy as np
@@ -94,7 +95,7 @@ class RunSpec(_Frozen):
                 return site
         raise KeyError(name)
 
-    @property
+    @cached_property
     def row_dtype(self) -> np.dtype[Any]:
         fields: list[tuple[str, DTypeLike] | tuple[str, DTypeLike, tuple[int, ...]]] = [
             ("tag", "u1"),

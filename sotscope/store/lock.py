@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 
 if sys.platform == "win32":  # pragma: no cover - Windows
     import msvcrt
@@ -22,15 +23,21 @@ else:
     import fcntl
 
     def try_lock(handle: int, *, shared: bool = False) -> bool:
-        """Take the lock; False when another open file holds it. Shared ones keep out the exclusive one only."""
+        """Take the lock; False when another open file holds it. Shared ones keep out the exclusive one only.
+
+        A file system without locks (some network ones) lets everybody in.
+        """
         try:
             fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             return False
+        except OSError:
+            return True
         return True
 
     def unlock(handle: int) -> None:
-        fcntl.flock(handle, fcntl.LOCK_UN)
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_UN)
 
 
 def is_held(path: str | os.PathLike[str]) -> bool:

@@ -41,7 +41,7 @@ class Run:
     """One recording. Arrays are [token, ...] in the order rows were committed; ``seq=k`` follows one lineage."""
 
     def __init__(self, path: Path, *, live: bool = False) -> None:
-        self.path = path
+        self.path = path.absolute()  # the program may change its directory later
         if not path.exists():
             raise StoreError(f"{path} does not exist; `sotscope list` shows the runs there are.")
         journal = path / layout.JOURNAL
@@ -51,13 +51,13 @@ class Run:
             raise StoreError(f"{path} is not a sotscope run (it has no {layout.JOURNAL}).")
         check_hierarchy(path / layout.STATES)  # before anything else of a run from elsewhere is looked at
         try:
-            self._journal = JournalReader(journal)
+            self._journal = JournalReader(journal.absolute())
         except OSError as error:
             raise StoreError(f"cannot read {journal}: {error.strerror}.") from error
         self.spec = self._journal.spec
         self.attributes: dict[str, Any] = self._journal.attributes
         self._arrays: dict[str, HotArray] = {
-            array.path: array.open(path / layout.STATES) for array in array_specs(self.spec) if array.big
+            array.path: array.open(self.path / layout.STATES) for array in array_specs(self.spec) if array.big
         }
         self._pieces = Pieces()
         self._lock = threading.Lock()
@@ -202,7 +202,7 @@ class Run:
                 found = [json.loads(line) for line in file.read(self._commit.events_bytes).splitlines()]
         except (OSError, ValueError) as error:
             raise StoreError(f"{path} cannot be read ({error!r}); states and tokens can.") from error
-        return [event for event in found if kind is None or event["kind"] == kind]
+        return [event for event in found if kind is None or event.get("kind") == kind]
 
     # -- other views -------------------------------------------------------------------------------------------
 

@@ -12,7 +12,6 @@ import os
 import shutil
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -29,26 +28,15 @@ from sotscope.store import layout
 from sotscope.store.arrays import ArraySpec, Publisher, array_specs
 from sotscope.store.hot import HotArray, as_bytes
 from sotscope.store.journal import JournalReader, JournalWriter, header_bytes
+from sotscope.store.lines import LineFile, PieceFile
 from sotscope.store.lock import try_lock
+from sotscope.store.records import Rows as Rows
+from sotscope.store.records import draft_records, row_records, sequence_record, step_record
+from sotscope.store.ring import Ring
+from sotscope.store.runs import make_run_folder
 
 PUBLISH_EVERY_S = 0.4
 CHILDREN_EVERY_S = 5.0
-
-
-@dataclass
-class Rows:
-    """Captured rows of a step: ``states[site] [row, ...]``, ``scalars[name] [row, ...]``, ``present [row, layer]``."""
-
-    states: Mapping[str, NDArray[Any]]
-    scalars: Mapping[str, NDArray[Any]]
-    present: NDArray[np.bool_]
-    top_id: NDArray[np.int32]
-    top_logprob: NDArray[np.float32]
-    segments: tuple[int, ...]
-
-    @property
-    def nbytes(self) -> int:
-        return sum(array.nbytes for array in self.states.values())
 
 
 @dataclass
@@ -86,23 +74,17 @@ class RunWriter:
         durable: bool = False,
         on_alarm: Callable[[Alarm], None] | None = None,
     ) -> None:
-        self.path = path
+        self.path = path.absolute()  # the program may change its directory while it records
         self.spec = spec
-        self.stalled_ms = 0.0
         self.failure: Exception | None = None
-        self._piece_of = piece_of
         self._durable = durable
         self._on_alarm = on_alarm
-        self._ring_bytes = ring_bytes
-        self._row_dtype = spec.row_dtype
-        self._waiting: deque[_Item] = deque()
-        self._waiting_bytes = 0
-        self._ready = threading.Condition()
-        self._closing = False
+        self._ring: Ring[_Item] = Ring(ring_bytes)
+        self._failing = threading.Lock()
+        self._closed = False
         self._written = 0
         self._counts = {"rows": 0, "drafts": 0, "steps": 0}
-        self._known_pieces: set[int] = set()
-        self._create(dict(attributes or {}))
+        self._create(dict(attributes or {}), piece_of)
         self._stop_publishing = threading.Event()
         self._threads = [
             threading.Thread(target=self._write_loop, name="sotscope-writer", daemon=True),
@@ -115,16 +97,7 @@ class RunWriter:
 
     def sequence(self, branch: Branch) -> None:
         """Say that a sequence exists, or how it ended. The last word on a sequence counts."""
-        record = np.zeros(1, layout.SEQUENCE_DTYPE)
-        record[0] = (
-            layout.SEQUENCE,
-            branch.seq,
-            branch.prompt_length,
-            branch.parent,
-            branch.parent_pos,
-            layout.encode("finish", branch.finish),
-        )
-        self._put(_Item(records=[record]))
+        self._put(_Item(records=[sequence_record(branch)]))
 
     def event(self, kind: str, **data: Any) -> None:
         """Add one line to events.jsonl, committed by itself."""
@@ -136,17 +109,13 @@ class RunWriter:
 
         The arrays of ``rows`` belong to the writer from here on.
         """
-        drafts = np.array([_draft_record(step.index, draft) for draft in step.drafts], layout.DRAFT_DTYPE)
+        last = step_record(step, capture_ns, rss, device_bytes)
         self._put(
             _Item(
-                records=[
-                    self._row_records(step, rows),
-                    drafts,
-                    _step_record(step, capture_ns, rss, device_bytes),
-                ],
+                records=[row_records(self.spec, step, rows), draft_records(step), last],
                 states=rows.states,
                 rows=step.rows,
-                drafts=len(drafts),
+                drafts=len(step.drafts),
                 steps=1,
                 tokens=(*step.token_ids, *step.next_ids, *rows.top_id.ravel().tolist()),
                 nbytes=rows.nbytes,
@@ -155,8 +124,7 @@ class RunWriter:
 
     def flush(self) -> None:
         """Wait until everything handed over so far is in the journal (or the disk has failed)."""
-        with self._ready:
-            self._ready.wait_for(lambda: not self._waiting or self.failure is not None)
+        self._ring.flush()
 
     def publish(self) -> None:
         """Flush, and make the small arrays and all shapes visible now."""
@@ -167,18 +135,22 @@ class RunWriter:
     def bytes_written(self) -> int:
         return self._written
 
+    @property
+    def stalled_ms(self) -> float:
+        """How long the decode loop has waited for the disk."""
+        return self._ring.stalled_ms
+
     def close(self, *, complete: bool = True) -> None:
-        """Write what waits, publish, and let the lock go. Safe to call twice."""
-        with self._ready:
-            if self._closing:
-                return
-            self._closing = True
-            self._ready.notify_all()
+        """Write what waits, publish, and let the lock go. Safe to call twice, also after an interrupted call."""
+        if self._closed:
+            return
+        self._ring.close()
         self._threads[0].join()
         self._stop_publishing.set()
         self._threads[1].join()
         self._publish(complete=complete and self.failure is None, children=True)
         self._files.close()
+        self._closed = True
 
     def __enter__(self) -> RunWriter:
         return self
@@ -188,11 +160,11 @@ class RunWriter:
 
     # -- the disk ----------------------------------------------------------------------------------------------
 
-    def _create(self, attributes: dict[str, Any]) -> None:
+    def _create(self, attributes: dict[str, Any], piece_of: Callable[[int], Piece] | None) -> None:
         make_run_folder(self.path)
         self._files = ExitStack()
         try:
-            self._lay_out(attributes)
+            self._lay_out(attributes, piece_of)
         except BaseException as error:
             self._files.close()
             shutil.rmtree(self.path, ignore_errors=True)  # it is ours and holds no row
@@ -200,7 +172,7 @@ class RunWriter:
                 raise StoreError(f"cannot create {self.path}: {error.strerror}; choose another --out.") from error
             raise
 
-    def _lay_out(self, attributes: dict[str, Any]) -> None:
+    def _lay_out(self, attributes: dict[str, Any], piece_of: Callable[[int], Piece] | None) -> None:
         """Everything a reader needs, and the journal last, locked: a run that can be found can be opened."""
         journal = self.path / layout.JOURNAL
         hidden = journal.with_name(f".{layout.JOURNAL}.new")
@@ -211,8 +183,10 @@ class RunWriter:
         self._inode = os.fstat(self._journal_handle).st_ino
         self._journal = JournalWriter(self._journal_handle)
         self._journal.begin(header_bytes(self.spec, attributes))
-        self._events = self._files.enter_context(open(self.path / layout.EVENTS, "ab", buffering=0))  # noqa: SIM115
-        self._pieces = self._files.enter_context(open(self.path / layout.PIECES, "ab", buffering=0))  # noqa: SIM115
+        self._events = LineFile(self.path / layout.EVENTS)
+        self._files.callback(self._events.close)
+        self._pieces = PieceFile(self.path / layout.PIECES, piece_of)
+        self._files.callback(self._pieces.close)
         specs: dict[str, ArraySpec] = {array.path: array for array in array_specs(self.spec)}
         self._arrays: dict[str, HotArray] = {
             site.name: specs[site.name].open(self.path / layout.STATES, durable=self._durable)
@@ -230,41 +204,16 @@ class RunWriter:
         reader.path = journal
 
     def _put(self, item: _Item) -> None:
-        with self._ready:
-            if self.failure is not None:
-                return
-            if self._closing:
-                raise StoreError(f"{self.path} is closed; nothing can be added to it.")
-            if self._waiting and self._waiting_bytes + item.held > self._ring_bytes:
-                start = time.perf_counter()
-                self._ready.wait_for(
-                    lambda: (
-                        not self._waiting
-                        or self._waiting_bytes + item.held <= self._ring_bytes
-                        or self.failure is not None
-                    )
-                )
-                self.stalled_ms += (time.perf_counter() - start) * 1e3
-            self._waiting.append(item)
-            self._waiting_bytes += item.held
-            self._ready.notify_all()
+        if not self._ring.put(item, item.held):
+            raise StoreError(f"{self.path} is closed; nothing can be added to it.")
 
     def _write_loop(self) -> None:
-        while True:
-            with self._ready:
-                self._ready.wait_for(lambda: self._waiting or self._closing)
-                if not self._waiting:
-                    return
-                item = self._waiting[0]
+        for item in self._ring.items():
             if self.failure is None:
                 try:
                     self._write(item)
                 except Exception as error:  # noqa: BLE001 - a thread that dies would leave the decode loop waiting
                     self._fail(error)
-            with self._ready:
-                self._waiting.popleft()
-                self._waiting_bytes -= item.held
-                self._ready.notify_all()
 
     def _write(self, item: _Item) -> None:
         """States first, then pieces and events, then the records with their commit: in this order, whatever happens."""
@@ -276,16 +225,15 @@ class RunWriter:
             data = as_bytes(states)
             crc = crc32c(data.data, crc)  # first: what it reads is then in the cache for the write
             array.write_bytes(self._counts["rows"], data)
-        self._write_pieces(item.tokens)
-        if item.events:
-            self._append(self._events.fileno(), "".join(f"{line}\n" for line in item.events))
+        self._pieces.add(item.tokens)
+        self._events.append(item.events)
         counts = {name: count + getattr(item, name) for name, count in self._counts.items()}
         commit = np.zeros(1, layout.COMMIT_DTYPE)
         commit[0] = (
             layout.COMMIT,
             *counts.values(),
-            self._events.tell(),
-            self._pieces.tell(),
+            self._events.size,
+            self._pieces.size,
             time.time_ns(),
             crc,
             0,
@@ -293,31 +241,13 @@ class RunWriter:
         if self._durable:
             for array in self._arrays.values():
                 array.sync()
-            os.fsync(self._events.fileno())
-            os.fsync(self._pieces.fileno())
+            self._events.sync()
+            self._pieces.sync()
         self._journal.append(item.records, commit)
         if self._durable:
             os.fsync(self._journal_handle)
         self._counts = counts
         self._written += item.nbytes
-
-    def _append(self, handle: int, text: str) -> None:
-        data = memoryview(text.encode())
-        while data:
-            data = data[os.write(handle, data) :]
-
-    def _write_pieces(self, tokens: tuple[int, ...]) -> None:
-        fresh = sorted({token for token in tokens if token >= 0} - self._known_pieces)
-        if not fresh or self._piece_of is None:
-            return
-        lines = []
-        for token in fresh:
-            piece = self._piece_of(token)
-            lines.append(
-                json.dumps({"id": piece.id, "raw": piece.raw, "hex": piece.data.hex(), "special": piece.special})
-            )
-        self._append(self._pieces.fileno(), "".join(f"{line}\n" for line in lines))
-        self._known_pieces.update(fresh)
 
     def _publish_loop(self) -> None:
         due = time.monotonic() + CHILDREN_EVERY_S
@@ -342,11 +272,11 @@ class RunWriter:
 
     def _fail(self, error: Exception) -> None:
         """The disk failed: keep what is committed, stop recording, never stop decoding."""
-        with self._ready:
+        with self._failing:
             if self.failure is not None:
                 return
             self.failure = error
-            self._ready.notify_all()
+        self._ring.give_up()
         if self._on_alarm is not None:
             rows = self._counts["rows"]
             what = str(error) or type(error).__name__
@@ -354,77 +284,3 @@ class RunWriter:
                 what = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
             message = f"recording ended after {rows} rows: {what}; decoding goes on unrecorded"
             self._on_alarm(Alarm("disk", message, {"rows": rows, "errno": getattr(error, "errno", None)}))
-
-    # -- records -----------------------------------------------------------------------------------------------
-
-    def _row_records(self, step: Step, rows: Rows) -> NDArray[Any]:
-        records = np.zeros(step.rows, self._row_dtype)
-        records["tag"] = layout.ROW
-        records["token_id"] = step.token_ids
-        records["next_id"] = step.next_ids
-        records["seq_id"] = step.seq
-        records["pos"] = np.arange(step.pos, step.pos + step.rows)
-        records["step"] = step.index
-        records["mode"] = layout.encode("mode", step.mode)
-        records["segment"] = rows.segments
-        records["present"] = rows.present
-        records["top_id"] = rows.top_id
-        records["top_logprob"] = rows.top_logprob
-        for scalar in self.spec.scalars:
-            records[f"scalar_{scalar.name}"] = rows.scalars[scalar.name]
-        return records
-
-
-def _draft_record(step: int, draft: Any) -> tuple[Any, ...]:
-    return (
-        layout.DRAFT,
-        step,
-        draft.slot,
-        draft.target,
-        draft.token,
-        draft.probability,
-        draft.entropy,
-        draft.accepted,
-        layout.encode("draft_reason", draft.reason),
-        draft.cosine,
-        draft.relative_error,
-    )
-
-
-def _step_record(step: Step, capture_ns: int, rss: int, device_bytes: int) -> NDArray[Any]:
-    record = np.zeros(1, layout.STEP_DTYPE)
-    record[0] = (
-        layout.STEP,
-        step.index,
-        step.seq,
-        step.pos,
-        step.rows,
-        layout.encode("mode", step.mode),
-        step.window,
-        step.accepted,
-        layout.encode("step_reason", step.reason),
-        step.draft_ns,
-        step.forward_ns,
-        step.accept_ns,
-        capture_ns,
-        rss,
-        device_bytes,
-    )
-    return record
-
-
-def make_run_folder(path: Path) -> None:
-    """Make the folder of a run, mode 0700; a runs folder made on the way gets a .gitignore (prompts are private).
-
-    Raises StoreError when it exists already, or cannot be made.
-    """
-    parent = path.parent
-    try:
-        if not parent.exists():
-            parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # another recording may make it just now
-            (parent / ".gitignore").write_text("*\n")
-        path.mkdir(mode=0o700)
-    except FileExistsError:
-        raise StoreError(f"{path} exists already; choose another --out, or remove it first.") from None
-    except OSError as error:
-        raise StoreError(f"cannot create {path}: {error.strerror}; choose another --out.") from error

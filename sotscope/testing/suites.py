@@ -7,9 +7,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from sotscope.capture.contracts import Family, Site
 from sotscope.capture.plan import anatomy, available, hook_counts, site_names
 from sotscope.catalog import DRAFTERS, FAMILIES, SITES
+from sotscope.decode.cache import CachedModel
 from sotscope.decode.contracts import Context
 from sotscope.events import MODES
 from sotscope.recorder import record
@@ -86,8 +89,7 @@ def _check_recording(model: Any, sites: list[str], drafts: Sequence[str]) -> Non
         "anti": anti(truth, 4, vocab),
         "mix": mix(truth, 4, vocab),
     }
-    recurrent = anatomy(model).config.model_type in ("mamba", "falcon_mamba")
-    drafters = [None] if recurrent else [makers.get(kind) for kind in drafts]
+    drafters = [makers.get(kind) for kind in drafts] if _rolls_back(model) else [None]
     with tempfile.TemporaryDirectory() as folder:
         for number, drafter in enumerate(drafters):
             run = record(
@@ -103,3 +105,10 @@ def _check_recording(model: Any, sites: list[str], drafts: Sequence[str]) -> Non
             check_run(model, run)
             assert run.info()["outcome"]["self_check"]["passed"], run.info()["outcome"]["self_check"]
     assert hook_counts(model) == hooks, "hooks were left behind"
+
+
+@torch.inference_mode()
+def _rolls_back(model: Any) -> bool:
+    cached = CachedModel(model)
+    list(cached.prefill(PROMPT, len(PROMPT), all_logits=False))
+    return bool(cached.croppable)

@@ -63,10 +63,24 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
             "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
         },
     ),
+    "mamba2": (
+        "mamba2",
+        {
+            "vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 3, "state_size": 8, "num_heads": 8,
+            "head_dim": 8, "n_groups": 1, "expand": 2, "chunk_size": 8, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+        },
+    ),
+    "bamba": (
+        "bamba",
+        {
+            **_ROPE, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 1,
+            "mamba_chunk_size": 8, "attn_layer_indices": [1, 3],
+        },
+    ),
     "phi": ("phi", {**_ROPE, "num_key_value_heads": 4}),
     "bloom": ("bloom", {"vocab_size": 97, "hidden_size": 32, "n_layer": 3, "n_head": 4, **_ENDS}),
 }  # fmt: skip
-"""Name to (model type, config). `phi` and `bloom` have no family: they go the way of any other decoder."""
+"""Name to (model type, config). `phi`, `bloom` and `bamba` have no family: they go the way of any other decoder."""
 
 
 def tiny(name: str = "llama", *, seed: int = 0, dtype: str = "float32", **changes: Any) -> Any:
