@@ -37,7 +37,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
             pytest.fail("CI must be able to mount a tmpfs")
         pytest.skip("needs the right to mount a tmpfs")
     yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def failing(error: int) -> Callable[..., Any]:
@@ -189,6 +189,23 @@ def test_an_error_at_the_last_publish_does_not_reach_the_caller(
     run = open_run(tmp_path / "a.sot")
     assert (run.complete, run.recording) == (False, False)
     helpers.check_run(run, 3)
+
+
+def test_a_disk_that_recovers_gets_what_was_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sotscope.store.writer.PUBLISH_EVERY_S", 1e6)
+    alarms: list[Alarm] = []
+    writer = open_writer(tmp_path / "a.sot", alarms)
+    source = helpers.Source(writer)
+    source.step(3)
+    writer.publish()
+    source.step(2)
+    with monkeypatch.context() as patch:
+        patch.setattr("sotscope.store.arrays.os.replace", failing(errno.EIO))
+        writer.publish()
+    writer.close()
+    assert len(alarms) == 1
+    verdict = verify(tmp_path / "a.sot")
+    assert (verdict.problems, verdict.published_rows, verdict.complete) == ([], 5, False)
 
 
 def replace_journal(path: Path) -> None:

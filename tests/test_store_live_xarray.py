@@ -97,6 +97,7 @@ class Reads:
         check_scalars(group["scalars"], self.committed)
 
 
+@pytest.mark.slow
 def test_a_thousand_reads_of_a_run_that_grows_are_all_whole(tmp_path: Path) -> None:
     with helpers.writer_process(tmp_path / "a.sot", pause=0.002):
         helpers.wait_until(lambda: (tmp_path / "a.sot" / "journal.bin").exists())
@@ -147,6 +148,7 @@ sotscope.record(model, "5 17 3 88 41", max_new_tokens=400, sites=["all"], out=sy
 """
 
 
+@pytest.mark.slow
 def test_a_real_recording_read_a_hundred_times_by_plain_xarray(tmp_path: Path) -> None:
     path = tmp_path / "a.sot"
     with subprocess.Popen(

@@ -95,7 +95,7 @@ def test_one_handle_refreshed_by_many_threads_counts_every_row_once(tmp_path: Pa
             while not done.is_set():
                 run.refresh()
 
-        threads = [threading.Thread(target=follow) for _ in range(4)]
+        threads = [threading.Thread(target=follow, daemon=True) for _ in range(4)]
         for thread in threads:
             thread.start()
         for _ in range(200):
@@ -158,6 +158,7 @@ def test_to_xarray_is_lazy_and_equals_states_whatever_is_asked(tmp_path: Path) -
     resid = run.states("resid")
     np.testing.assert_array_equal(dataset.resid.isel(token=[3, 1], layer=-1, dim=slice(2, 5)), resid[[3, 1], -1, 2:5])
     np.testing.assert_array_equal(dataset.resid.isel(token=2, layer=[2, 0], dim=[7, 1]), resid[2][[2, 0]][:, [7, 1]])
+    np.testing.assert_array_equal(dataset.resid.isel(token=[3, 1], layer=1, dim=[7, 0]), resid[[3, 1], 1][:, [7, 0]])
     np.testing.assert_array_equal(dataset.resid.sel(layer=1), run.states("resid", layer=1))
     np.testing.assert_array_equal(dataset.norm, run.scalars("norm"))
     np.testing.assert_array_equal(dataset.top_id, run.top[0])
@@ -202,6 +203,20 @@ def test_a_lost_text_file_costs_the_text_only(tmp_path: Path) -> None:
         _ = run.tokens
     with pytest.raises(StoreError, match=r"events\.jsonl cannot be read"):
         run.events()
+
+
+def test_info_while_the_publisher_replaces_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sotscope.store.writer.PUBLISH_EVERY_S", 0.0)
+    monkeypatch.setattr("sotscope.store.writer.CHILDREN_EVERY_S", 0.0)
+    with helpers.RunWriter(tmp_path / "a.sot", helpers.make_spec(), piece_of=helpers.piece_of) as writer:
+        source = helpers.Source(writer)
+        for _ in range(60):
+            source.step(1)
+            assert open_run(tmp_path / "a.sot").info()["bytes"] > 0
+    info = open_run(tmp_path / "a.sot").info()
+    states = 60 * writer.spec.row_bytes
+    assert states < info["bytes"] < 40 * states
+    assert (info["rows"], info["recording"], info["complete"], info["damage"]) == (60, False, True, None)
 
 
 def test_a_run_that_is_moved_away_is_one_clear_error(tmp_path: Path) -> None:

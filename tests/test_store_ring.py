@@ -39,7 +39,7 @@ def test_a_slow_disk_makes_the_loop_wait_and_says_how_long(tmp_path: Path, monke
             source.step(1)
         done.set()
 
-    thread = threading.Thread(target=decode)
+    thread = threading.Thread(target=decode, daemon=True)
     thread.start()
     helpers.wait_until(lambda: source.steps >= 3)
     for _ in range(3):  # nothing is let through: the ring is full and stays full
@@ -67,7 +67,7 @@ def test_a_run_without_sites_is_bounded_in_memory_too(tmp_path: Path, monkeypatc
     monkeypatch.setattr(JournalWriter, "append", slow)
     writer = RunWriter(tmp_path / "a.sot", helpers.make_spec(()), ring_bytes=1000)
     source = helpers.Source(writer)
-    thread = threading.Thread(target=lambda: [source.step(1) for _ in range(200)])
+    thread = threading.Thread(target=lambda: [source.step(1) for _ in range(200)], daemon=True)
     thread.start()
     helpers.wait_until(lambda: source.steps >= 2)
     assert not gate.wait(0.05)
@@ -129,8 +129,8 @@ def test_an_idle_recording_rewrites_nothing(tmp_path: Path, monkeypatch: pytest.
 def test_a_ring_that_is_given_up_keeps_nobody_waiting() -> None:
     ring: Ring[int] = Ring(10)
     assert ring.put(1, 10)
-    waiting = threading.Thread(target=ring.put, args=(2, 10))
-    flushing = threading.Thread(target=ring.flush)
+    waiting = threading.Thread(target=ring.put, args=(2, 10), daemon=True)
+    flushing = threading.Thread(target=ring.flush, daemon=True)
     for thread in (waiting, flushing):
         thread.start()
     assert not threading.Event().wait(0.02)

@@ -137,6 +137,14 @@ def test_not_a_run_is_one_line(tmp_path: Path) -> None:
     assert sorted(file.name for file in tmp_path.iterdir()) == ["file", "folder"]  # a reader makes nothing
 
 
+@pytest.mark.parametrize("name", [".zgroup", ".zarray", ".zmetadata"])
+def test_any_sign_of_zarr_v2_is_enough(tmp_path: Path, name: str) -> None:
+    path = helpers.make_run(tmp_path / "a.sot")
+    (path / STATES / name).write_text("{}")
+    with pytest.raises(StoreError, match="is a Zarr v2 store"):
+        open_run(path)
+
+
 def test_a_plain_v2_store_is_named_as_such(tmp_path: Path) -> None:
     (tmp_path / ".zgroup").write_text('{"zarr_format": 2}')
     with pytest.raises(StoreError, match="is a Zarr v2 store"):

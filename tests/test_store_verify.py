@@ -12,9 +12,11 @@ import store_helpers as helpers
 import xarray as xr
 
 from sotscope.errors import StoreError
+from sotscope.store.journal import JournalReader
 from sotscope.store.layout import JOURNAL, STATES
 from sotscope.store.reader import open_run
 from sotscope.store.verify import verify
+from sotscope.store.writer import RunWriter
 
 RESID_ROW = helpers.LAYERS * helpers.DIM * 4
 
@@ -111,6 +113,30 @@ def test_a_run_that_is_being_recorded_checks_and_is_not_repaired(tmp_path: Path)
             assert verify(path).problems == []
         with pytest.raises(StoreError, match="is being recorded; wait until its writer has ended"):
             verify(path, repair=True)
+
+
+def test_a_writer_that_commits_while_verify_looks_is_no_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sotscope.store.writer.PUBLISH_EVERY_S", 1e6)
+    with RunWriter(tmp_path / "a.sot", helpers.make_spec(), piece_of=helpers.piece_of) as writer:
+        source = helpers.Source(writer)
+        source.step(3)
+        writer.publish()
+        advance = JournalReader.advance
+
+        def busy(reader: JournalReader) -> int:
+            found = advance(reader)
+            with monkeypatch.context() as patch:
+                patch.setattr(JournalReader, "advance", advance)
+                source.step(2)
+                writer.publish()
+            return found
+
+        monkeypatch.setattr(JournalReader, "advance", busy)
+        assert verify(tmp_path / "a.sot").problems == []
+        monkeypatch.setattr(JournalReader, "advance", advance)
+        assert source.rows == 5
 
 
 def test_verify_of_no_run_is_one_line(tmp_path: Path) -> None:

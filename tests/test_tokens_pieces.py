@@ -39,7 +39,7 @@ def decoded(tokenizer: Any, ids: list[int]) -> str:
     return str(tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
 
-@given(st.lists(st.integers(0, 261), max_size=20))
+@given(st.lists(st.one_of(st.integers(0, 255), st.integers(256, 261)), max_size=20))
 def test_pieces_of_any_bytes_join_to_what_they_decode_to(ids: list[int]) -> None:
     assert pieces_of(MARKS, ids).text(ids) == decoded(MARKS, ids)
 
@@ -62,6 +62,13 @@ def test_every_piece_of_words_has_its_bytes() -> None:
     ids = WORDS("a b €")["input_ids"]
     assert [table.piece(i).raw for i in ids] == ["<s>", "▁a", "▁b", "▁", "<0xE2>", "<0x82>", "<0xAC>"]
     assert [table.piece(i).data for i in ids[1:]] == [b" a", b" b", b" ", b"\xe2", b"\x82", b"\xac"]
+
+
+def test_a_special_token_without_a_role_is_special() -> None:
+    (mark,) = MARKS.convert_tokens_to_ids(["<|file|>"])
+    assert mark not in MARKS.all_special_ids
+    assert PieceTable(MARKS).piece(mark).special
+    assert not PieceTable(MARKS).piece(mark + 1).special  # an added word
 
 
 def test_ids_that_the_tokenizer_does_not_know_have_a_name_and_no_text() -> None:

@@ -131,7 +131,7 @@ def site_names(requested: Sequence[str]) -> list[str]:
     """Our names for the sites asked for under any name that is in use; ``all`` and ``none`` are understood.
 
     ``hidden_states`` stands for embed, resid and final, ``resid_pre`` for embed and resid; names with a layer in them
-    (``blocks.3.hook_resid_post``, ``hidden_states[4]``) name the site only. Raises SiteError for a name that nobody uses.
+    (``blocks.3.hook_resid_post``, ``hidden_states[4]``) name the site only. Raises SiteError for an unknown name.
     """
     aliases = {other: name for name in SITES.names() for other in (name, *SITES.get(name).also)}
     found: list[str] = []

@@ -114,7 +114,7 @@ def _identities(plan: Plan, rows: NDArray[np.int64], read: ReadRows, tolerance: 
 
 
 def _heads(plan: Plan, read: ReadRows, top_id: NDArray[np.int32], tolerance: float, result: SelfCheck) -> None:
-    """argmax(lm_head(final_norm(last block's row))) is the recorded likeliest token, or ties with it within rounding."""
+    """argmax(lm_head(final_norm(last block's row))) is the recorded likeliest token, or as good as ties with it."""
     body = plan.anatomy
     last = body.geometry.layers - 1
     rows = np.flatnonzero(top_id >= 0)

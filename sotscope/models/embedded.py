@@ -82,7 +82,11 @@ def converted_folder(report: Callable[[str], None] = lambda text: None) -> Path:
     with FileLock(str(target) + ".lock"):
         if not (target / PROVENANCE).is_file():
             report("converting the embedded model, once (about half a minute)")
-            _convert(source, target)
+            try:
+                _convert(source, target)
+            except Exception as error:
+                why = " ".join(str(error).split())[:300]
+                raise ModelError(f"cannot convert {source.name} into {target}: {why}") from error
     return target
 
 

@@ -14,7 +14,7 @@ class PieceTable:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
-        self._special = set(tokenizer.all_special_ids)
+        self._special = special_ids(tokenizer)
         self._byte_level = _is_byte_level(tokenizer)
         self._anchor = self._find_anchor() if not self._byte_level else None
 
@@ -52,6 +52,12 @@ class PieceTable:
             if token not in self._special and self._tokenizer.decode([token]).strip().isalnum():
                 return token
         return None
+
+
+def special_ids(tokenizer: Any) -> set[int]:
+    """The tokens that ``skip_special_tokens`` leaves out: those with a role (eos ...) and those only marked so."""
+    marked = getattr(tokenizer, "added_tokens_decoder", {})
+    return {*tokenizer.all_special_ids, *(int(i) for i, token in marked.items() if token.special)}
 
 
 def _is_byte_level(tokenizer: Any) -> bool:

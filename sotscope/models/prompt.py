@@ -8,8 +8,8 @@ from typing import Any
 
 from sotscope.errors import PromptError
 from sotscope.events import SEGMENTS
-
-ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+from sotscope.models.pieces import special_ids
+from sotscope.models.segments import ROLES, render, segment_bounds
 
 
 @dataclass(frozen=True)
@@ -79,80 +79,18 @@ def _chat(tokenizer: Any, turns: list[dict[str, Any]]) -> Prompt:
             raise PromptError(f"message {number} has no text content.")
     if not any(turn["content"].strip() for turn in turns if turn["role"] != "system"):
         raise PromptError("the prompt is empty; give some text.")
-    text = _render(tokenizer, turns)
+    text = render(tokenizer, turns)
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     ids = [int(i) for i in encoded["input_ids"]]
-    bounds = _boundaries(tokenizer, turns, text, encoded["offset_mapping"], ids)
-    segments = [_segment_at(bounds, (start + end) // 2) for start, end in encoded["offset_mapping"]]
+    special = special_ids(tokenizer)
+    places = list(zip(ids, encoded["offset_mapping"], strict=True))
+    bounds = segment_bounds(tokenizer, turns, text, [end for token, (_, end) in places if token in special])
+    segments = [_segment_at(bounds, (start + end) // 2) for _, (start, end) in places]
     bos = tokenizer.bos_token or ""
     warnings = []
     if bos and any(turn["content"].startswith(bos) for turn in turns):
         warnings.append(f"a message already starts with {bos}; the chat template adds its own.")
     return Prompt(ids, segments, text, tuple(warnings))
-
-
-def _render(tokenizer: Any, turns: list[dict[str, Any]]) -> str:
-    try:
-        text: str = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-    except Exception as error:
-        raise PromptError(f"the chat template refuses these messages: {' '.join(str(error).split())}") from error
-    return text
-
-
-def _boundaries(
-    tokenizer: Any, turns: list[dict[str, Any]], text: str, offsets: Sequence[tuple[int, int]], ids: list[int]
-) -> list[tuple[int, str]]:
-    """(first character, segment), in order. A turn's closing mark is the turn's; what follows is the next one's."""
-    special = set(tokenizer.all_special_ids)
-    marks = [end for (start, end), token in zip(offsets, ids, strict=True) if token in special and end > start]
-    bounds: list[tuple[int, str]] = []
-    begin, cursor = 0, 0
-    injected = _injected_system(tokenizer, turns, text)
-    if injected:
-        bounds.append((0, "system"))
-        begin = cursor = injected
-    for turn in turns:
-        content = turn["content"].strip()
-        found = text.find(content, cursor) if content else cursor
-        if found < 0:  # the template rewrote the content: its markup still belongs to the turn before
-            found = cursor
-        bounds.append((begin, ROLES[turn["role"]]))
-        cursor = found + len(content)
-        begin = next((end for end in marks if end > cursor), cursor)
-    bounds.append((begin, "assistant"))
-    return bounds
-
-
-def _injected_system(tokenizer: Any, turns: list[dict[str, Any]], text: str) -> int:
-    """Where a system message ends that the template adds by itself; 0 if it adds none.
-
-    Found by rendering the same turns after a system message of our own: what differs is the default one's text.
-    """
-    if turns[0]["role"] == "system":
-        return 0
-    probe = "sotscope probe"
-    try:
-        other = _render(tokenizer, [{"role": "system", "content": probe}, *turns])
-    except PromptError:
-        return 0
-    if probe not in other:
-        return 0
-    after = other[other.index(probe) + len(probe) :]
-    before = other[: other.index(probe)]
-    if not (text.endswith(after) and text.startswith(before)) or len(text) <= len(before) + len(after):
-        return 0
-    first = turns[0]["content"].strip()
-    opening = after.find(first) if first else 0
-    closing = _closing_mark(tokenizer, after[: max(opening, 0)])
-    return len(text) - len(after) + closing
-
-
-def _closing_mark(tokenizer: Any, gap: str) -> int:
-    """The length of the closing mark at the start of ``gap``: up to the end of its first special token."""
-    encoded = tokenizer(gap, add_special_tokens=False, return_offsets_mapping=True)
-    special = set(tokenizer.all_special_ids)
-    pairs = zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)
-    return next((int(end) for token, (_, end) in pairs if token in special), 0)
 
 
 def _segment_at(bounds: list[tuple[int, str]], place: int) -> str:
@@ -164,8 +102,8 @@ class Segmenter:
 
     def __init__(self, tokenizer: Any | None) -> None:
         vocabulary = tokenizer.get_vocab() if tokenizer is not None else {}
-        self._open = vocabulary.get("<think>", -1)
-        self._close = vocabulary.get("</think>", -1)
+        self._open = vocabulary.get("<think>")
+        self._close = vocabulary.get("</think>")
         self._thinking = False
 
     def start(self, prompt_ids: Sequence[int]) -> None:

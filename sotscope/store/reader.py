@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -277,7 +278,8 @@ def _disk_bytes(folder: Path) -> int:
     total = 0
     for file in folder.rglob("*"):
         with suppress(FileNotFoundError):  # a temporary file of the publisher
-            total += file.lstat().st_blocks * 512
+            found = file.lstat()
+            total += found.st_blocks * 512 if stat.S_ISREG(found.st_mode) else 0
     return total
 
 

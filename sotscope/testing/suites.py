@@ -103,7 +103,8 @@ def _check_recording(model: Any, sites: list[str], drafts: Sequence[str]) -> Non
             assert run.tokens.all_ids == [*PROMPT, *truth], "the text differs from uncached greedy decoding"
             assert len(run) == len(PROMPT) + NEW - 1
             check_run(model, run)
-            assert run.info()["outcome"]["self_check"]["passed"], run.info()["outcome"]["self_check"]
+            check = run.info()["outcome"]["self_check"]
+            assert check["passed"] is not False, check  # None: nothing that it could compare
     assert hook_counts(model) == hooks, "hooks were left behind"
 
 

@@ -67,7 +67,7 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         "mamba2",
         {
             "vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 3, "state_size": 8, "num_heads": 8,
-            "head_dim": 8, "n_groups": 1, "expand": 2, "chunk_size": 8, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+            "head_dim": 8, "n_groups": 1, "expand": 2, "chunk_size": 8, "pad_token_id": 0, **_ENDS,
         },
     ),
     "bamba": (
