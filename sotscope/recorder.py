@@ -210,6 +210,7 @@ class Recording:
             piece_of=pieces,
             ring_bytes=capture.ring_mb << 20,
             durable=capture.durable,
+            background=self.loaded.model.device.type != "cpu",
             on_alarm=self._raise_alarm,
         )
         self.writer.sequence(Branch(0, len(self.prompt.ids)))

@@ -108,6 +108,13 @@ def test_tokens_that_cannot_be_chosen_do_not_spoil_the_entropy() -> None:
     assert facts.scalars["margin"] == pytest.approx([0.0], abs=1e-7)
 
 
+def test_a_certain_model_has_no_entropy() -> None:
+    facts = logit_facts(torch.tensor([[60.0, 0.0, 1.0, -5.0]]), np.array([0], np.int32), 2)
+    assert facts.scalars["entropy"] == pytest.approx([0.0], abs=1e-6)
+    assert facts.scalars["logprob"] == pytest.approx([0.0], abs=1e-6)
+    assert facts.scalars["margin"] == pytest.approx([59.0])
+
+
 def test_logits_far_from_zero_keep_their_entropy() -> None:
     logits = torch.randn(3, 500, generator=torch.Generator().manual_seed(0)) * 3
     facts = [logit_facts(logits + shift, np.array([1, 2, 3], np.int32), 5) for shift in (0.0, 300.0, -300.0)]

@@ -42,6 +42,7 @@ def test_gate_never_widens_past_what_is_left(name: str) -> None:
     assert gate.name == name
     for left in (1, 2, 5):
         assert 0 <= gate.window(Context([1, 2, 3], 3, left, 1 << 30)) <= left - 1
+        assert 0 <= gate.window(Context([1, 2, 3], 3, 100, 3 + left)) <= left
 
 
 @pytest.mark.parametrize(

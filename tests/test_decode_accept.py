@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
@@ -70,6 +70,7 @@ def test_drafts_are_accepted_as_often_as_they_overlap() -> None:
 WEIGHTS = arrays(np.float64, 6, elements=st.sampled_from([0.0, 1e-9, 0.1, 1.0, 3.0, 3.0000001, 1e6])).filter(np.any)
 
 
+@settings(max_examples=400)
 @given(WEIGHTS, WEIGHTS, st.integers(0, 5), st.booleans(), st.integers(0, 2**31), st.integers(0, 10_000))
 def test_only_possible_tokens_come_out(
     p: NDArray[np.float64], q: NDArray[np.float64], draft: int, certain: bool, seed: int, position: int

@@ -22,6 +22,7 @@ PROMPT = [5, 17, 3, 88, 41]
 
 def make(kind: str, truth: list[int], window: int, mode: str = "sot") -> Any:
     return {
+        "plain": lambda: None,
         "oracle": lambda: oracle(truth, window, mode),
         "anti": lambda: anti(truth, window, 97, mode),
         "mix": lambda: mix(truth, window, 97, mode),
@@ -74,7 +75,7 @@ def test_a_miss_in_the_middle_ends_the_step_there(llama: Any, go: Any) -> None:
     assert run.steps["rows"].tolist()[1:] == [3, 3, 3, 3]
 
 
-@pytest.mark.parametrize("kind", ["anti", "mix"])
+@pytest.mark.parametrize("kind", ["plain", "oracle", "anti", "mix"])
 @pytest.mark.parametrize("name", ["llama", "gpt2", "mistral-sliding"])
 def test_no_rejected_draft_stays_in_the_cache(name: str, kind: str, tmp_path: Any) -> None:
     model = tiny(name)
@@ -143,7 +144,7 @@ def test_an_exact_tie_is_decided_the_same_way_in_every_width(kind: str, go: Any)
     head = model.lm_head.weight.data[:24]
     model.lm_head.weight = nn.Parameter(torch.cat([head, head]))  # token i and token i + 24 tie, always
     truth = greedy(model, PROMPT[:3], 16)
-    run = go(model, "5 17 3", max_new_tokens=16, drafter=None if kind == "plain" else make(kind, truth, 4))
+    run = go(model, "5 17 3", max_new_tokens=16, drafter=make(kind, truth, 4))
     assert run.tokens.all_ids[3:] == truth
     assert run.scalars("margin")[2:] == pytest.approx(0.0, abs=1e-6)
     assert run.info()["outcome"]["self_check"]["passed"]
@@ -153,7 +154,7 @@ def test_an_exact_tie_is_decided_the_same_way_in_every_width(kind: str, go: Any)
 @pytest.mark.parametrize("kind", ["plain", "oracle", "anti"])
 def test_drafts_never_overshoot_max_new_tokens(count: int, kind: str, llama: Any, go: Any) -> None:
     truth = greedy(llama, PROMPT, 20)
-    run = go(llama, max_new_tokens=count, drafter=None if kind == "plain" else make(kind, truth, 8))
+    run = go(llama, max_new_tokens=count, drafter=make(kind, truth, 8))
     assert run.tokens.all_ids == [*PROMPT, *truth[:count]]
     assert len(run) == 5 + count - 1
     assert run.info()["outcome"]["new_tokens"] == count

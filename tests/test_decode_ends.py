@@ -130,10 +130,12 @@ def test_stop_strings_that_cannot_work_are_refused(stop: list[str], llama: Any, 
 
 
 @pytest.mark.parametrize("window", [0, 8])
-def test_decoding_ends_at_the_models_context(window: int, go: Any) -> None:
-    model = tiny("llama", max_position_embeddings=16)
+@pytest.mark.parametrize(("name", "limit"), [("llama", "max_position_embeddings"), ("gpt2", "n_positions")])
+def test_decoding_ends_at_the_models_context(name: str, limit: str, window: int, go: Any) -> None:
+    model = tiny(name, **{limit: 16})
     truth = greedy(model, PROMPT, 12)
-    run = go(model, max_new_tokens=50, drafter=oracle(truth, window) if window else None)
+    drafter = oracle([*truth, *range(20)], window) if window else None  # it would go on past the context
+    run = go(model, max_new_tokens=50, drafter=drafter)
     assert run.info()["outcome"]["finish_reason"] == "context_limit"
     assert len(run) == 16  # every position has its row; the token after the last cannot be fed
     assert run.tokens.all_ids == [*PROMPT, *truth]

@@ -21,7 +21,7 @@ def words(ids: list[int]) -> str:
 
 
 @pytest.mark.parametrize("kind", ["plain", "anti", "mix"])
-@pytest.mark.parametrize("length", [3, 7, 8, 21])
+@pytest.mark.parametrize("length", [3, 8, 21])
 @pytest.mark.parametrize("name", SLIDING)
 def test_rows_are_true_beyond_the_window(name: str, length: int, kind: str, go: Any) -> None:
     model = tiny(name)  # a window of 8
@@ -33,7 +33,7 @@ def test_rows_are_true_beyond_the_window(name: str, length: int, kind: str, go: 
     check_run(model, run)
 
 
-@pytest.mark.parametrize("block", [1, 4, 5, 8, 13])
+@pytest.mark.parametrize("block", [1, 5, 8])
 @pytest.mark.parametrize("name", ["llama", "gpt2", *SLIDING])
 def test_prefill_in_blocks_gives_the_rows_of_one_block(name: str, block: int, go: Any) -> None:
     model = tiny(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from sotscope.store.journal import JournalWriter
 from sotscope.store.layout import JOURNAL, STATES
 from sotscope.store.reader import open_run
 from sotscope.store.ring import Ring
-from sotscope.store.writer import RunWriter
+from sotscope.store.writer import SLOW_S, RunWriter
 
 
 def test_a_slow_disk_makes_the_loop_wait_and_says_how_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,7 +31,9 @@ def test_a_slow_disk_makes_the_loop_wait_and_says_how_long(tmp_path: Path, monke
 
     monkeypatch.setattr(HotArray, "write_bytes", slow)
     step_bytes = helpers.rows_at(helpers.make_spec(), np.arange(1)).nbytes
-    writer = RunWriter(tmp_path / "a.sot", helpers.make_spec(), piece_of=helpers.piece_of, ring_bytes=4 * step_bytes)
+    writer = RunWriter(
+        tmp_path / "a.sot", helpers.make_spec(), piece_of=helpers.piece_of, ring_bytes=4 * step_bytes, background=True
+    )
     source = helpers.Source(writer)
     done = threading.Event()
 
@@ -56,6 +59,39 @@ def test_a_slow_disk_makes_the_loop_wait_and_says_how_long(tmp_path: Path, monke
     helpers.check_run(run, 12)
 
 
+def test_after_a_slow_write_a_thread_writes_and_the_loop_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = threading.Event()
+    threads: list[str] = []
+    append = JournalWriter.append
+
+    def slow(self: JournalWriter, *args: Any) -> None:
+        threads.append(threading.current_thread().name)
+        if len(threads) == 2:
+            time.sleep(2 * SLOW_S)
+        elif len(threads) > 2:
+            assert gate.wait(30)
+        append(self, *args)
+
+    monkeypatch.setattr(JournalWriter, "append", slow)
+    writer = RunWriter(tmp_path / "a.sot", helpers.make_spec(), piece_of=helpers.piece_of)
+    source = helpers.Source(writer)
+    here = threading.current_thread().name
+    for _ in range(6):  # the third and later ones would wait for ever if they were written here
+        source.step(1)
+    assert threads[:2] == [here, here]
+    assert writer.stalled_ms >= 2 * SLOW_S * 1e3
+    gate.set()
+    writer.flush()
+    assert set(threads[2:6]) == {"sotscope-writer"}
+    helpers.wait_until(lambda: not writer._slow)
+    source.step(1)
+    assert threads[6] == here, "the disk keeps up again"
+    writer.close()
+    helpers.check_run(open_run(tmp_path / "a.sot"), 7)
+
+
 def test_a_run_without_sites_is_bounded_in_memory_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = threading.Event()
     append = JournalWriter.append
@@ -65,7 +101,7 @@ def test_a_run_without_sites_is_bounded_in_memory_too(tmp_path: Path, monkeypatc
         append(self, *args)
 
     monkeypatch.setattr(JournalWriter, "append", slow)
-    writer = RunWriter(tmp_path / "a.sot", helpers.make_spec(()), ring_bytes=1000)
+    writer = RunWriter(tmp_path / "a.sot", helpers.make_spec(()), ring_bytes=1000, background=True)
     source = helpers.Source(writer)
     thread = threading.Thread(target=lambda: [source.step(1) for _ in range(200)], daemon=True)
     thread.start()

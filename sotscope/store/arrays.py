@@ -24,7 +24,7 @@ from sotscope.errors import StoreError
 from sotscope.store import layout
 from sotscope.store.dtypes import NATIVE, BFloat16
 from sotscope.store.hot import HotArray
-from sotscope.store.journal import JournalReader
+from sotscope.store.journal import Commit, JournalReader
 from sotscope.store.layout import RunSpec
 
 
@@ -187,7 +187,7 @@ class Publisher:
         self._small = {a.path: a.open(self.root) for a in self.hierarchy.arrays if a.field or a.values is not None}
         self._lengths = {"token": 0, "step": 0, "draft": 0, "sequence": 0}
         self._rows_per_layer = np.zeros(len(journal.spec.layers), np.int64)
-        self._published: bool | None = None
+        self._published: tuple[int, bool] | None = None
         self._lock = threading.Lock()
 
     def lay_out(self) -> None:
@@ -204,8 +204,16 @@ class Publisher:
         with self._lock:
             self._publish(complete)
 
+    def last_commit(self) -> Commit:
+        """The newest commit of the journal, published or not."""
+        with self._lock:
+            self.journal.advance()
+            return self.journal.last
+
     def _publish(self, complete: bool) -> None:
-        if not self.journal.advance() and self._published == complete:
+        self.journal.advance()
+        newest = (len(self.journal.commits), complete)
+        if newest == self._published:
             return
         self._published = None
         sources: dict[str, NDArray[Any]] = {
@@ -224,7 +232,7 @@ class Publisher:
         self._rows_per_layer += self.journal.rows[done["token"] :]["present"].sum(axis=0)
         self._lengths = {axis: len(records) for axis, records in sources.items()}
         _replace_json(self.root / "zarr.json", self.hierarchy.root_document(self._lengths, self._attributes(complete)))
-        self._published = complete
+        self._published = newest
 
     def publish_children(self) -> None:
         """The metadata of groups and arrays, for readers that open one of them directly; they follow after the root."""

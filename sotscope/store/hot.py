@@ -79,13 +79,14 @@ class HotArray:
         """Write ``rows [n, *row]`` at row ``start``. Raises OSError when the disk does."""
         self.write_bytes(start, as_bytes(rows))
 
-    def write_bytes(self, start: int, rows: NDArray[np.uint8]) -> None:
+    def write_bytes(self, start: int, data: memoryview) -> None:
         """Write whole rows, given as their bytes, at row ``start``. Raises OSError when the disk does."""
-        data, done = rows.data, 0
-        for chunk, first, last in _spans(start, start + len(data) // max(1, self.row_bytes), self.chunk_rows):
-            size = (last - first) * self.row_bytes
-            _write_all(self._file(chunk), data[done : done + size], first * self.row_bytes)
-            done += size
+        while data:
+            chunk, first = divmod(start, self.chunk_rows)
+            rows = min(len(data) // self.row_bytes, self.chunk_rows - first)
+            _write_all(self._file(chunk), data[: rows * self.row_bytes], first * self.row_bytes)
+            data = data[rows * self.row_bytes :]
+            start += rows
 
     def sync(self) -> None:
         if self._open is not None:
@@ -126,9 +127,9 @@ class HotArray:
         return np.concatenate([self.read(int(run[0]), int(run[-1]) + 1, inner) for run in runs])
 
 
-def as_bytes(rows: NDArray[Any]) -> NDArray[np.uint8]:
+def as_bytes(rows: NDArray[Any]) -> memoryview:
     """The bytes of an array, without a copy where it is contiguous."""
-    return np.ascontiguousarray(rows).reshape(-1).view(np.uint8)
+    return np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
 
 
 def _write_all(handle: int, data: memoryview, offset: int) -> None:

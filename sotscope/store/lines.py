@@ -24,6 +24,11 @@ class LineFile:
             self.size += count
             data = data[count:]
 
+    def cut(self, size: int) -> None:
+        """Take back what no commit vouches for."""
+        os.ftruncate(self._handle, size)
+        self.size = size
+
     def sync(self) -> None:
         os.fsync(self._handle)
 
@@ -38,6 +43,10 @@ class PieceFile(LineFile):
         super().__init__(path)
         self._piece_of = piece_of
         self._known: set[int] = set()
+
+    def cut(self, size: int) -> None:
+        super().cut(size)
+        self._known.clear()  # which of them were cut is not worth knowing: a piece may stand in the file twice
 
     def add(self, tokens: tuple[int, ...]) -> None:
         fresh = sorted({token for token in tokens if token >= 0} - self._known)

@@ -42,6 +42,11 @@ class Ring(Generic[T]):
             self._changed.notify_all()
         return True
 
+    @property
+    def idle(self) -> bool:
+        """Nothing waits, nothing is being worked on, and there is still something to work for."""
+        return not (self._waiting or self._closed or self._given_up)
+
     def _fits(self, size: int) -> bool:
         return not self._waiting or self._bytes + size <= self.limit
 

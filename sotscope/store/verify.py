@@ -93,7 +93,7 @@ def _check_states(path: Path, journal: JournalReader, verdict: Verdict) -> None:
             crc = 0
             try:
                 for array in hot:
-                    crc = crc32c(as_bytes(array.read(start, commit.rows)).data, crc)
+                    crc = crc32c(as_bytes(array.read(start, commit.rows)), crc)
             except StoreError as error:
                 verdict.problems.append(str(error))
                 return

@@ -1,8 +1,10 @@
-"""Writes a run: rows of states, the journal, events and pieces; a thread of its own does the disk work.
+"""Writes a run: rows of states, the journal, events and pieces.
 
-The decode loop hands over one step at a time. Steps wait in a ring that is bounded in bytes: when the disk is slower
-than the model, the loop waits, and how long it waited is reported (``stalled_ms``). When the disk fails, the
-recording ends with an alarm, everything committed stays readable, and later steps are dropped without an error.
+The decode loop hands over one step at a time. While the disk keeps up, the step is written there and then: waking a
+thread costs more than the write, and takes a core from the model. When a write was slow, or when an accelerator
+computes meanwhile, a thread writes; steps then wait in a ring that is bounded in bytes, and when it is full the loop
+waits. How long it waited is reported (``stalled_ms``). When the disk fails, the recording ends with an alarm,
+everything committed stays readable, and later steps are dropped without an error.
 """
 
 from __future__ import annotations
@@ -37,6 +39,8 @@ from sotscope.store.runs import make_run_folder
 
 PUBLISH_EVERY_S = 0.4
 CHILDREN_EVERY_S = 5.0
+SLOW_S = 0.005
+"""A write that takes longer is left to the thread the next time."""
 
 
 @dataclass
@@ -60,7 +64,8 @@ class RunWriter:
     """The only writer of a run. ``create`` makes the folder; ``close`` ends it; use as a context manager.
 
     ``piece_of`` turns a token id into its Piece (asked once an id), ``ring_bytes`` bounds the memory of waiting steps,
-    ``durable`` syncs every step to the device (kill -9 needs no sync: the kernel keeps the pages).
+    ``durable`` syncs every step to the device (kill -9 needs no sync: the kernel keeps the pages), ``background``
+    leaves all writing to the thread (an accelerator computes meanwhile).
     """
 
     def __init__(
@@ -72,6 +77,7 @@ class RunWriter:
         piece_of: Callable[[int], Piece] | None = None,
         ring_bytes: int = 256 << 20,
         durable: bool = False,
+        background: bool = False,
         on_alarm: Callable[[Alarm], None] | None = None,
     ) -> None:
         self.path = path.absolute()  # the program may change its directory while it records
@@ -81,6 +87,10 @@ class RunWriter:
         self._on_alarm = on_alarm
         self._ring: Ring[_Item] = Ring(ring_bytes)
         self._failing = threading.Lock()
+        self._writing = threading.RLock()  # re-entrant: whoever hears an alarm may add an event
+        self._background = background
+        self._slow = False
+        self._stalled_here = 0.0
         self._closed = False
         self._written = 0
         self._counts = {"rows": 0, "drafts": 0, "steps": 0}
@@ -138,7 +148,7 @@ class RunWriter:
     @property
     def stalled_ms(self) -> float:
         """How long the decode loop has waited for the disk."""
-        return self._ring.stalled_ms
+        return self._ring.stalled_ms + self._stalled_here
 
     def close(self, *, complete: bool = True) -> None:
         """Write what waits, publish, and let the lock go. Safe to call twice, also after an interrupted call."""
@@ -204,16 +214,48 @@ class RunWriter:
         reader.path = journal
 
     def _put(self, item: _Item) -> None:
-        if not self._ring.put(item, item.held):
+        if not self._written_here(item) and not self._ring.put(item, item.held):
             raise StoreError(f"{self.path} is closed; nothing can be added to it.")
+
+    def _written_here(self, item: _Item) -> bool:
+        """Write the item in the caller's thread, if nothing is before it and the disk keeps up."""
+        if not self._writing.acquire(blocking=False):
+            return False
+        try:
+            if self._slow or self._background or not self._ring.idle:
+                return False
+            seconds = self._try(item)
+            self._stalled_here += seconds * 1e3 if seconds > SLOW_S else 0.0
+            return True
+        finally:
+            self._writing.release()
 
     def _write_loop(self) -> None:
         for item in self._ring.items():
-            if self.failure is None:
-                try:
-                    self._write(item)
-                except Exception as error:  # noqa: BLE001 - a thread that dies would leave the decode loop waiting
-                    self._fail(error)
+            with self._writing:
+                self._try(item)
+
+    def _try(self, item: _Item) -> float:
+        """Write one item, unless the disk has failed; returns the seconds it took. Raises nothing but a Ctrl-C."""
+        start = time.perf_counter()
+        if self.failure is None:
+            try:
+                self._write(item)
+            except Exception as error:  # noqa: BLE001 - neither the decode loop nor the thread may die of it
+                self._fail(error)
+            except BaseException:
+                self._recount()
+                raise
+        seconds = time.perf_counter() - start
+        self._slow = seconds > SLOW_S
+        return seconds
+
+    def _recount(self) -> None:
+        """After a Ctrl-C in the middle of a write: go on from what the journal holds, as a reader would see it."""
+        last = self._publisher.last_commit()
+        self._counts = {"rows": last.rows, "drafts": last.drafts, "steps": last.steps}
+        self._events.cut(last.events_bytes)
+        self._pieces.cut(last.pieces_bytes)
 
     def _write(self, item: _Item) -> None:
         """States first, then pieces and events, then the records with their commit: in this order, whatever happens."""
@@ -223,7 +265,7 @@ class RunWriter:
             if states.dtype != array.dtype or states.shape != (item.rows, *array.row):
                 raise ValueError(f"{site.name}: {states.dtype} {states.shape} is not {array.dtype} {array.row}")
             data = as_bytes(states)
-            crc = crc32c(data.data, crc)  # first: what it reads is then in the cache for the write
+            crc = crc32c(data, crc)  # first: what it reads is then in the cache for the write
             array.write_bytes(self._counts["rows"], data)
         self._pieces.add(item.tokens)
         self._events.append(item.events)
