@@ -6,9 +6,14 @@ Beside it transformers' own way to the same states, ``generate(output_hidden_sta
 
 from __future__ import annotations
 
+import copy
+import itertools
+import random
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +26,13 @@ from sotscope.config import CaptureConfig, DecodeConfig, PromptConfig, RunConfig
 from sotscope.decode.drafters.ar import Plain
 from sotscope.decode.loop import Decoder
 from sotscope.decode.sampling import Sampler
+from sotscope.events import Step
 from sotscope.models.load import Loaded, load
 from sotscope.models.prompt import build_prompt
 from sotscope.preparation import versions
 from sotscope.recorder import recording
 
+BLOCK = 8
 PROMPT = "Write a short story about a lighthouse keeper who learns to bake bread."
 
 
@@ -44,16 +51,20 @@ def run(
     """
     loaded = load(model, report=report)
     prompt = build_prompt(loaded.tokenizer, PROMPT)
+    twins = {name: _twin(loaded) for name in ("plain", "resid", "all")}
+    seen: dict[str, list[float]] = {name: [] for name in twins}
     with tempfile.TemporaryDirectory() as folder:
-        arms = {
-            "plain": lambda: _plain(loaded, prompt.ids, new_tokens),
-            "resid": lambda: _recorded(loaded, ["resid"], new_tokens, Path(folder)),
-            "all": lambda: _recorded(loaded, ["all"], new_tokens, Path(folder)),
-            "generate": lambda: _generate(loaded, prompt.ids, new_tokens, states=False),
-            "generate+hidden_states": lambda: _generate(loaded, prompt.ids, new_tokens, states=True),
-        }
-        interleave({name: arms[name] for name in ("plain", "all", "generate+hidden_states")}, 1, report)
-        seen = interleave(arms, pairs, report)
+        for number in range(-1, pairs):  # the first round warms up
+            report(f"round {max(0, number + 1)} of {pairs}: recording and not, {BLOCK} tokens in turn")
+            speeds = _round(twins, prompt.ids, new_tokens, Path(folder), number)
+            if number >= 0:
+                for name, speed in speeds.items():
+                    seen[name].append(speed)
+    peers = {
+        "generate": lambda: _generate(loaded, prompt.ids, new_tokens, states=False),
+        "generate+hidden_states": lambda: _generate(loaded, prompt.ids, new_tokens, states=True),
+    }
+    seen.update(interleave(peers, pairs, report))
     resid, everything = ratio(seen["resid"], seen["plain"]), ratio(seen["all"], seen["plain"])
     peer = ratio(seen["generate+hidden_states"], seen["generate"])
     return {
@@ -71,40 +82,63 @@ def run(
     }
 
 
-def _plain(loaded: Loaded, ids: list[int], new_tokens: int) -> float:
+def _twin(loaded: Loaded) -> Loaded:
+    """The same weights in other modules, so that hooks on one arm are not seen by another."""
+    shared = {id(tensor): tensor for tensor in (*loaded.model.parameters(), *loaded.model.buffers())}
+    return replace(loaded, model=copy.deepcopy(loaded.model, shared))
+
+
+def _round(twins: dict[str, Loaded], ids: list[int], new_tokens: int, folder: Path, number: int) -> dict[str, float]:
+    """Tokens/s of each arm, decoded in turns of ``BLOCK`` tokens, so that a slower second of the machine hits all."""
+    order = random.Random(number)
+    spent = dict.fromkeys(twins, 0.0)
+    with ExitStack() as stack:
+        arms: dict[str, tuple[Iterator[Step], Callable[[], None]]] = {
+            "plain": (_plain(twins["plain"], ids, new_tokens), lambda: None),
+            "resid": _recorded(stack, twins["resid"], ["resid"], new_tokens, folder / f"{number}-resid.sot"),
+            "all": _recorded(stack, twins["all"], ["all"], new_tokens, folder / f"{number}-all.sot"),
+        }
+        for steps, _ in arms.values():
+            next(step for step in steps if step.reason != "prefill")
+        names = list(arms)
+        for start in range(1, new_tokens, BLOCK):
+            order.shuffle(names)
+            for name in names:
+                steps, flush = arms[name]
+                began = time.perf_counter()
+                for _ in itertools.islice(steps, BLOCK):
+                    pass
+                if start + BLOCK >= new_tokens:
+                    flush()
+                spent[name] += time.perf_counter() - began
+    return {name: (new_tokens - 1) / seconds for name, seconds in spent.items()}
+
+
+def _plain(loaded: Loaded, ids: list[int], new_tokens: int) -> Iterator[Step]:
     sampler = Sampler(loaded.model, len(ids), overrides={"do_sample": False, "eos_token_id": []})
     decoder = Decoder(
         loaded.model, Plain(), sampler, sink=Nobody(), tokenizer=loaded.tokenizer, max_new_tokens=new_tokens
     )
-    return _tokens_per_second(lambda: decoder.run(ids), lambda: None, new_tokens)
+    return decoder.run(ids)
 
 
-def _recorded(loaded: Loaded, sites: list[str], new_tokens: int, folder: Path) -> float:
+def _recorded(
+    stack: ExitStack, loaded: Loaded, sites: list[str], new_tokens: int, out: Path
+) -> tuple[Iterator[Step], Callable[[], None]]:
     settings = RunConfig(
         input=PromptConfig(prompt=PROMPT),
         capture=CaptureConfig(sites=sites, self_check=False),
         decode=DecodeConfig(max_new_tokens=new_tokens, do_sample=False, eos_token_id=[]),
-        out=folder / f"{time.time_ns()}.sot",
+        out=out,
     )
-    with recording(settings, model=loaded) as recorded:
-        return _tokens_per_second(recorded.steps, recorded.writer.flush, new_tokens)
+    recorded = stack.enter_context(recording(settings, model=loaded))
+    return recorded.steps(), recorded.writer.flush
 
 
-def _tokens_per_second(steps: Callable[[], Any], flush: Callable[[], None], new_tokens: int) -> float:
-    """Decoded tokens over the time from the end of the prefill until all is written."""
-    start = time.perf_counter()
-    for step in steps():
-        if step.reason == "prefill":
-            start = time.perf_counter()
-    flush()
-    return new_tokens / (time.perf_counter() - start)
-
-
-@torch.inference_mode()
 def _generate(loaded: Loaded, ids: list[int], new_tokens: int, *, states: bool) -> float:
     inputs = torch.tensor([ids])
     options: dict[str, Any] = {"do_sample": False, "eos_token_id": None, "min_new_tokens": None}
-    with as_it_was(loaded.model):
+    with as_it_was(loaded.model), torch.inference_mode():
         start = time.perf_counter()
         loaded.model.generate(
             inputs,

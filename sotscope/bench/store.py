@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,38 +80,65 @@ def run(report: Report = lambda text: None, *, steps: int = 200, pairs: int = 7)
         }
     worst = {
         "step_ratio": max(entry["step_ratio"] for entry in found.values()),
+        "step_ratio_one_write": max(entry["step_ratio_one_write"] for entry in found.values()),
         "sustained_ratio": min(entry["sustained_ratio"] for entry in found.values()),
     }
     return {**worst, "shapes": found, "steps": steps, "pairs": pairs}
 
 
 def _steps(shape: Shape, steps: int, report: Report, name: str) -> dict[str, Any]:
-    """Median time of a one-row step over the median of one pwrite of the same bytes, taken in turns."""
+    """Median time of a one-row step over bare pwrites of the same bytes, taken in turns.
+
+    ``step_ratio`` is over one pwrite a site into files of their own (where the same bytes must go in any zarr store),
+    ``step_ratio_one_write`` over a single pwrite of all of them into one file.
+    """
     report(f"{name}: {steps} steps")
     spec = shape.spec()
-    commits: list[float] = []
-    writes: list[float] = []
-    with tempfile.TemporaryDirectory() as folder, RunWriter(Path(folder) / "bench.sot", spec) as writer:
+    times: dict[str, list[float]] = {"step": [], "pwrites": [], "one_pwrite": []}
+    rows = _rows(spec, 1)
+    parts = [rows.states[site.name].tobytes() for site in spec.sites]
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        writer = stack.enter_context(RunWriter(Path(folder) / "bench.sot", spec))
         writer.sequence(Branch(0, 1))
-        handle = os.open(Path(folder) / "raw", os.O_RDWR | os.O_CREAT)
-        os.ftruncate(handle, steps * spec.row_bytes)
-        rows = _rows(spec, 1)
-        raw = b"".join(rows.states[site.name].tobytes() for site in spec.sites)
+        whole = _Bare(stack, Path(folder) / "whole", [b"".join(parts)], steps)
+        split = _Bare(stack, Path(folder) / "split", parts, steps)
         for number in range(steps):
-            start = time.perf_counter()
-            os.pwrite(handle, raw, number * len(raw))
-            writes.append(time.perf_counter() - start)
             step = Step(number, 0, "ar", number, (number,), (number + 1,))
-            start = time.perf_counter()
-            writer.commit(step, rows)
-            writer.flush()
-            commits.append(time.perf_counter() - start)
-        os.close(handle)
+            times["one_pwrite"].append(_timed(lambda number=number: whole.write(number)))
+            times["pwrites"].append(_timed(lambda number=number: split.write(number)))
+            times["step"].append(_timed(lambda step=step: _commit(writer, step, rows)))
+    middle = {name: float(np.median(values)) for name, values in times.items()}
     return {
-        "step_ratio": round(float(np.median(commits) / np.median(writes)), 3),
-        "step_us": round(float(np.median(commits)) * 1e6, 1),
-        "pwrite_us": round(float(np.median(writes)) * 1e6, 1),
+        "step_ratio": round(middle["step"] / middle["pwrites"], 3),
+        "step_ratio_one_write": round(middle["step"] / middle["one_pwrite"], 3),
+        **{f"{name}_us": round(value * 1e6, 1) for name, value in middle.items()},
     }
+
+
+class _Bare:
+    """Files that are written with nothing but pwrite, one write a part and step."""
+
+    def __init__(self, stack: ExitStack, path: Path, parts: list[bytes], steps: int) -> None:
+        self._parts = parts
+        self._handles = [os.open(f"{path}{number}", os.O_RDWR | os.O_CREAT) for number in range(len(parts))]
+        for handle, part in zip(self._handles, parts, strict=True):
+            stack.callback(os.close, handle)
+            os.ftruncate(handle, steps * len(part))
+
+    def write(self, number: int) -> None:
+        for handle, part in zip(self._handles, self._parts, strict=True):
+            os.pwrite(handle, part, number * len(part))
+
+
+def _commit(writer: RunWriter, step: Step, rows: Rows) -> None:
+    writer.commit(step, rows)
+    writer.flush()
+
+
+def _timed(action: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    action()
+    return time.perf_counter() - start
 
 
 def _sustained(shape: Shape, pairs: int, report: Report, name: str, megabytes: int = 256) -> dict[str, Any]:

@@ -57,7 +57,8 @@ class Tap:
         self._per_head = {point.site.name for point in plan.points if point.site.shape == "heads"}
         self._expected = {i: p for i, p in enumerate(plan.points) if p.site.name != "attn"}
         self._slabs: dict[str, Tensor] = {}
-        self._puts: dict[str, Callable[[int, Tensor], None]] = {}
+        self._views: dict[str, tuple[Tensor, ...]] = {}
+        self._fits: dict[str, Callable[[Tensor], Tensor]] = {}
         self._hits: list[int] = []
         self._pending: list[tuple[str, int, Tensor]] = []
         self._logits: Tensor | None = None
@@ -92,27 +93,33 @@ class Tap:
             return point.module.register_forward_hook(self._attention_hook(point))
         write = self._writer(index, point)
         if point.site.side == "out":
-            return point.module.register_forward_hook(lambda module, args, output: write(output))
+            return point.module.register_forward_hook(write)
         if point.site.role in ("attn_out", "mlp_act"):  # projections take one tensor; other modules perhaps keywords
-            return point.module.register_forward_pre_hook(lambda module, args: write(args[0]))
+            return point.module.register_forward_pre_hook(write)
         return point.module.register_forward_pre_hook(
-            lambda module, args, kwargs: write(args[0] if args else kwargs["hidden_states"]), with_kwargs=True
+            lambda module, args, kwargs: write(module, args or (kwargs["hidden_states"],)), with_kwargs=True
         )
 
-    def _writer(self, index: int, point: Point) -> Callable[[Any], None]:
-        """What copies one point; runs hundreds of times a token, so it looks up as little as it can."""
+    def _writer(self, index: int, point: Point) -> Callable[..., None]:
+        """A hook that copies one point; runs hundreds of times a token, so it looks up as little as it can."""
         name, slot, read, geometry = point.site.name, point.slot, point.read, self.plan.anatomy.geometry
-        puts, hits, direct = self._puts, self._hits, not self._on_device_copy
+        views, fits, hits, direct = self._views, self._fits, self._hits, not self._on_device_copy
+        takes_input = point.site.side == "in"
 
-        def write(value: Any) -> None:
-            tensor = value if isinstance(value, Tensor) else unwrap(value)
+        def write(module: Any, args: Any, output: Any = None) -> None:
+            tensor = args[0] if takes_input else output
+            if not isinstance(tensor, Tensor):
+                tensor = unwrap(tensor)
             if read is not None:
                 tensor = read(tensor, geometry)
-            if direct and tensor.is_cpu:
-                (puts.get(name) or self._allocate(name, tensor))(slot, tensor)
-            else:
-                self._pending.append((name, slot, tensor.detach().clone()))
             hits.append(index)
+            if not (direct and tensor.is_cpu):
+                self._pending.append((name, slot, tensor.detach().clone()))
+                return
+            layers = views.get(name) or self._allocate(name, tensor)
+            if name in fits:
+                tensor = fits[name](tensor)
+            layers[slot].copy_(tensor.detach() if tensor.requires_grad else tensor)
 
         return write
 
@@ -156,7 +163,7 @@ class Tap:
             self._end = self.width + (int(cache.get_seq_length()) if cache is not None else 0)
 
     def _reset(self) -> None:
-        for kept in (self._slabs, self._puts, self._hits, self._pending):
+        for kept in (self._slabs, self._views, self._fits, self._hits, self._pending):
             kept.clear()
         self._logits = None
 
@@ -164,28 +171,21 @@ class Tap:
         logits = getattr(output, "logits", None)
         self._logits = logits if logits is not None else unwrap(output)
 
-    def _allocate(self, name: str, tensor: Tensor) -> Callable[[int, Tensor], None]:
-        """Make the slab [token, layer, value] of a site; returns what copies one layer's tensor into it.
+    def _allocate(self, name: str, tensor: Tensor) -> tuple[Tensor, ...]:
+        """Make the slab [token, layer, value] of a site; returns its views [1, token, value], one a layer.
 
         The slab belongs to this forward alone: it is handed on with its rows and never written again.
         """
         geometry = self.plan.anatomy.geometry
         columns = geometry.heads * geometry.head_dim if name in self._per_head else tensor.shape[-1]
-        slab = torch.empty(self.width, self._slots[name], columns, dtype=tensor.dtype)
-        layers = slab.unsqueeze(0).unbind(2)
-        plain = tensor.dim() < 4 and tensor.shape[-1] == columns
-
-        def put(slot: int, value: Tensor) -> None:
-            if value.requires_grad:
-                value = value.detach()
-            if not plain:  # [1, token, head, head_dim], or queries in front of keys and values
-                value = value.flatten(2) if value.dim() == 4 else value[..., :columns]
-            layers[slot].copy_(value)
-
-        self._slabs[name] = slab
-        self._puts[name] = put
+        if tensor.dim() == 4:  # [1, token, head, head_dim]
+            self._fits[name] = lambda value: value.flatten(2)
+        elif tensor.shape[-1] != columns:  # queries stand in front of keys and values
+            self._fits[name] = lambda value: value[..., :columns]
+        self._slabs[name] = torch.empty(self.width, self._slots[name], columns, dtype=tensor.dtype)
+        self._views[name] = self._slabs[name].unsqueeze(0).unbind(2)
         self._kinds[name] = (columns, tensor.dtype)
-        return put
+        return self._views[name]
 
     # -- rows --------------------------------------------------------------------------------------------------
 
@@ -228,7 +228,8 @@ class Tap:
             groups.setdefault((name, tensor.device), []).append((slot, tensor))
         for (name, _), parts in groups.items():
             for (slot, _), tensor in zip(parts, torch.stack([t for _, t in parts]).cpu(), strict=True):
-                (self._puts.get(name) or self._allocate(name, tensor))(slot, tensor)
+                layers = self._views.get(name) or self._allocate(name, tensor)
+                layers[slot].copy_(self._fits[name](tensor) if name in self._fits else tensor)
         self._pending.clear()
 
     def _present(self, rows: int) -> NDArray[np.bool_]:

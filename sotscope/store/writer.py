@@ -37,7 +37,7 @@ from sotscope.store.records import draft_records, row_records, sequence_record, 
 from sotscope.store.ring import Ring
 from sotscope.store.runs import make_run_folder
 
-PUBLISH_EVERY_S = 0.4
+PUBLISH_EVERY_S = 0.5
 CHILDREN_EVERY_S = 5.0
 SLOW_S = 0.005
 """A write that takes longer is left to the thread the next time."""
