@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -104,9 +105,9 @@ def _steps(shape: Shape, steps: int, report: Report, name: str) -> dict[str, Any
         split = _Bare(stack, Path(folder) / "split", parts, steps)
         for number in range(steps):
             step = Step(number, 0, "ar", number, (number,), (number + 1,))
-            times["one_pwrite"].append(_timed(lambda number=number: whole.write(number)))
-            times["pwrites"].append(_timed(lambda number=number: split.write(number)))
-            times["step"].append(_timed(lambda step=step: _commit(writer, step, rows)))
+            times["one_pwrite"].append(_timed(partial(whole.write, number)))
+            times["pwrites"].append(_timed(partial(split.write, number)))
+            times["step"].append(_timed(partial(_commit, writer, step, rows)))
     middle = {name: float(np.median(values)) for name, values in times.items()}
     return {
         "step_ratio": round(middle["step"] / middle["pwrites"], 3),
