@@ -30,7 +30,7 @@ test: $(VENV)/.test  ## install and run the whole suite (the first time it conve
 	$(BIN)/python -m pytest
 
 dashboard: $(VENV)/.all  ## serve the live page (not in this version)
-	@$(BIN)/sotscope dashboard
+	@$(BIN)/sotscope dashboard || true
 
 lint: $(VENV)/.test  ## ruff, mypy --strict, import rules
 	$(BIN)/ruff check .
@@ -46,15 +46,15 @@ clean:  ## remove the virtual environment and caches; runs and the model cache s
 
 $(BIN)/python:
 	@echo "making a virtual environment in $(VENV)"
-	$(PYTHON) -c 'import sys; sys.exit("sotscope needs Python 3.11 or newer, this is %s" % sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c 'import sys; sys.exit("sotscope needs Python 3.11 or newer, this is %s" % sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.all: $(BIN)/python pyproject.toml constraints.txt
 	@echo "installing sotscope (a few minutes the first time)"
-	$(PIP) -e '.[all]'
+	@$(PIP) -e '.[all]'
 	@touch $@
 
 $(VENV)/.test: $(BIN)/python pyproject.toml constraints.txt
 	@echo "installing sotscope with its test tools (a few minutes the first time)"
-	$(PIP) -e '.[test]'
+	@$(PIP) -e '.[test]'
 	@touch $@ $(VENV)/.all
