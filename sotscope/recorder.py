@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from sotscope.capture.plan import make_plan
 from sotscope.capture.selfcheck import SelfCheck, self_check
-from sotscope.capture.tap import Captured, Tap
+from sotscope.capture.tap import Captured, Tap, nonfinite_alarm
 from sotscope.catalog import GATES
 from sotscope.config import RunConfig
 from sotscope.decode.contracts import Drafter
@@ -39,6 +39,7 @@ from sotscope.preparation import (
     token_limit,
     versions,
 )
+from sotscope.store.dtypes import cast
 from sotscope.store.forecast import Forecast, check_forecast
 from sotscope.store.reader import Run, open_run
 from sotscope.store.runs import default_path
@@ -236,7 +237,9 @@ class Recording:
         start = time.perf_counter_ns()
         prompt_row = step.reason == "prefill"
         captured = self.tap.take(step.rows, step.next_ids, logits=not prompt_row or self.settings.capture.prompt_logits)
-        self._look_for_nonfinite(step, captured)
+        alarm = nonfinite_alarm(captured, self.plan.layers, step.pos)
+        if alarm is not None:
+            self.on_alarm(alarm)
         if step.mode != "prompt":
             self._segments += [self._segmenter.add(token) for token in step.next_ids if token >= 0]
         rows = Rows(
@@ -267,36 +270,15 @@ class Recording:
         if self._on_alarm is not None:
             self._on_alarm(alarm)
 
-    def _look_for_nonfinite(self, step: Step, captured: Captured) -> None:
-        """The first layer and position whose states are not finite; layers that were skipped do not count."""
-        bad = (captured.scalars["nonfinite"] > 0) & captured.present
-        if bad.any():
-            row = int(np.flatnonzero(bad.any(axis=1))[0])
-            layer = self.plan.layers[int(np.flatnonzero(bad[row])[0])]
-            message = f"states are not finite from layer {layer}, position {step.pos + row} on"
-            data = {"first_bad_layer": layer, "first_bad_position": step.pos + row}
-            self.on_alarm(Alarm("non_finite", message, data))
-
     def _stored(self, captured: Captured, step: Step) -> dict[str, NDArray[Any]]:
         """States in the type they are stored in. A cast that overflows raises an alarm; it is never silent."""
         out: dict[str, NDArray[Any]] = {}
         for site in self.spec.sites:
-            states = captured.states[site.name]
-            if states.dtype != site.native:
-                with np.errstate(over="ignore"):
-                    cast = states.astype(site.native)
-                lost = np.isinf(cast.astype(np.float32)) & np.isfinite(states.astype(np.float32))
-                if lost.any():
-                    row = step.pos + int(np.argwhere(lost)[0][0])
-                    count = int(lost.sum())
-                    text = (
-                        f"{count} values of {site.name} (from position {row} on) overflow {site.dtype}; stored as inf"
-                    )
-                    self.on_alarm(
-                        Alarm("overflow", text, {"site": site.name, "position": row, "count": int(lost.sum())})
-                    )
-                states = cast
-            out[site.name] = states
+            out[site.name], lost = cast(captured.states[site.name], site.native)
+            if len(lost):
+                row, count = step.pos + int(lost[0]), len(lost)
+                text = f"{count} values of {site.name} (from position {row} on) overflow {site.dtype}; stored as inf"
+                self.on_alarm(Alarm("overflow", text, {"site": site.name, "position": row, "count": count}))
         return out
 
     # -- the end -----------------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ class Watch:
         live = bar and console.is_terminal and not (text and _is_pipe(sys.stdout))
         self._together = live and text and sys.stdout.isatty()
         self._progress = _Progress(recorded)
-        self._says_time = bar and not live and not (text and sys.stdout.isatty())
+        self._says_time = bar and not live and not text
         self._tail = ""
         self._shown = 0
         self._alarms = 0

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeGuard
 
 import ml_dtypes
 import numpy as np
+from numpy.typing import NDArray
 from zarr.core.dtype import DataTypeValidationError, data_type_registry
 from zarr.core.dtype.common import DTypeConfig_V2, DTypeJSON
 from zarr.core.dtype.wrapper import TBaseDType, ZDType
@@ -34,6 +35,16 @@ def native(name: str) -> np.dtype[Any]:
         return NATIVE[name]
     except KeyError:
         raise StoreError(f"states of type {name} cannot be stored; there are: {', '.join(NATIVE)}.") from None
+
+
+def cast(states: NDArray[Any], dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """``states [row, ...]`` as ``dtype``, and the row of every finite value that became infinite by it."""
+    if states.dtype == dtype:
+        return states, np.empty(0, np.int64)
+    with np.errstate(over="ignore"):
+        made = states.astype(dtype)
+    lost = np.isinf(made.astype(np.float32)) & np.isfinite(states.astype(np.float32))
+    return made, np.argwhere(lost)[:, 0]
 
 
 @dataclass(frozen=True, kw_only=True)
