@@ -116,6 +116,16 @@ def test_a_stop_string_ends_the_text_and_stays_in_it(length: int, window: int, t
     assert len(run) == 4 + end - 1
 
 
+def test_the_models_own_stop_strings_count(typist: Any, go: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokenizer = typist
+    text = typed(typist, 20)
+    monkeypatch.setattr(model.generation_config, "stop_strings", [text[3]], raising=False)
+    run = go(model, "say:", tokenizer=tokenizer, max_new_tokens=20)
+    assert run.info()["outcome"]["finish_reason"] == "stop_string"
+    assert run.tokens.generated == text[: text.index(text[3]) + 1]
+    assert run.events("config")[0]["stop"] == [text[3]]
+
+
 def test_a_stop_string_that_the_prompt_holds_does_not_count(typist: Any, go: Any) -> None:
     model, tokenizer = typist
     run = go(model, "say:", tokenizer=tokenizer, max_new_tokens=6, stop=["say:"])

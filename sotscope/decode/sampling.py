@@ -85,6 +85,14 @@ class Sampler:
             return frozenset()
         return frozenset([value] if isinstance(value, int) else [int(token) for token in value])
 
+    @property
+    def stop(self) -> tuple[str, ...]:
+        """Stop strings of the model's own generation_config."""
+        value = getattr(self.config, "stop_strings", None)
+        if not value:
+            return ()
+        return (value,) if isinstance(value, str) else tuple(value)
+
     def settings(self) -> dict[str, Any]:
         """The effective settings in plain values; those that are not set are left out."""
         found = {name: getattr(self.config, name, None) for name in _KEPT}
