@@ -38,6 +38,8 @@ def make_drafter(decode: DecodeConfig, tokenizer: Any) -> Drafter:
         return drafter
     if decode.force is not None:
         raise DecodeError(f"--force goes with --mode forced, not with {decode.mode}.")
+    if decode.window is not None:
+        raise DecodeError(f"--window goes with --mode forced; {decode.mode} drafts nothing that it could limit.")
     made: Drafter = factory()
     return made
 
@@ -88,15 +90,6 @@ def _site_spec(plan: Plan, site: Any, states: NDArray[Any], dtype: str | None) -
         source_dtype=source,
         layers=plan.layers_of(site),
     )
-
-
-def context_length(plan: Plan) -> int:
-    """How many tokens the model can hold; a recurrent model has no limit."""
-    for name in ("max_position_embeddings", "n_positions", "seq_length"):
-        value = getattr(plan.anatomy.config, name, None)
-        if isinstance(value, int) and value > 0:
-            return value
-    return 1 << 30
 
 
 def check_ids(ids: Sequence[int], plan: Plan) -> None:

@@ -20,7 +20,7 @@ from sotscope.capture.tap import Captured, Tap, nonfinite_alarm
 from sotscope.catalog import GATES
 from sotscope.config import RunConfig
 from sotscope.decode.contracts import Drafter
-from sotscope.decode.loop import Decoder
+from sotscope.decode.loop import UNLIMITED, Decoder
 from sotscope.decode.sampling import Sampler
 from sotscope.errors import DecodeError, PromptError
 from sotscope.events import MODES, Alarm, Branch, Step
@@ -29,7 +29,6 @@ from sotscope.models.pieces import PieceTable
 from sotscope.models.prompt import Segmenter, segment_codes
 from sotscope.preparation import (
     check_ids,
-    context_length,
     load_model,
     make_drafter,
     make_prompt,
@@ -166,7 +165,7 @@ class Recording:
             module_names=capture.modules,
         )
         check_ids(self.prompt.ids, self.plan)
-        self.context_length = context_length(self.plan)
+        self.context_length = self.plan.anatomy.context_length or UNLIMITED
         self.drafter = drafter or make_drafter(settings.decode, loaded.tokenizer)
         if self.drafter.mode not in MODES:
             raise DecodeError(f"the drafter calls its mode {self.drafter.mode!r}; call one of your own 'other'.")

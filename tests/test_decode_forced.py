@@ -80,3 +80,8 @@ def test_a_text_longer_than_the_context_ends_there(go: Any) -> None:
     assert run.info()["outcome"]["finish_reason"] == "context_limit"
     assert run.tokens.all_ids == [5, 17, 3, 88, 41, *TEXT[:8]]
     assert len(run) == 12
+
+
+def test_a_window_for_a_mode_that_drafts_nothing_is_refused(go: Any, llama: Any) -> None:
+    with pytest.raises(DecodeError, match="window"):
+        go(llama, window=4)

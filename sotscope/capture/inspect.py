@@ -94,7 +94,7 @@ def inspect(model: Any, *, quantisation: str = "") -> Inspection:
         kv_heads=(getattr(config, "num_key_value_heads", None) or geometry.heads) if has_heads else None,
         head_dim=geometry.head_dim if has_heads else None,
         vocabulary=geometry.vocab,
-        context=_context(config),
+        context=body.context_length,
         positions=_positions(body),
         norm=_norm(body),
         tied_head=_tied(body.model),
@@ -174,11 +174,6 @@ def _in_hidden_states(body: Anatomy, site: Site, states: Any) -> tuple[str, ...]
     if site.name == "final" and states is not None and states.shape[-1] == body.geometry.hidden:
         return ("hidden_states[-1]",)
     return ()
-
-
-def _context(config: Any) -> int | None:
-    values = (getattr(config, name, None) for name in ("max_position_embeddings", "n_positions", "seq_length"))
-    return next((value for value in values if isinstance(value, int) and value > 0), None)
 
 
 def _positions(body: Anatomy) -> str:

@@ -37,6 +37,12 @@ class Anatomy:
         return self.family.hidden_states_of_block_0 if self.family else 1
 
     @property
+    def context_length(self) -> int | None:
+        """How many tokens the model can hold; None: no limit (a recurrent model)."""
+        values = (getattr(self.config, name, None) for name in ("max_position_embeddings", "n_positions", "seq_length"))
+        return next((value for value in values if isinstance(value, int) and value > 0), None)
+
+    @property
     def family_name(self) -> str:
         return self.family.name if self.family else f"generic ({self.config.model_type})"
 

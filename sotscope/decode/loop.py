@@ -22,6 +22,9 @@ from sotscope.decode.text import TextStream
 from sotscope.errors import DecodeError
 from sotscope.events import Alarm, Draft, Outcome, Sink, Step
 
+UNLIMITED = 1 << 30
+"""The context of a model that has no limit."""
+
 
 class Decoder:
     """Decodes one sequence. ``run`` is a generator of committed steps; ``outcome`` is set when it ends.
@@ -41,7 +44,7 @@ class Decoder:
         seed: int = 0,
         stop: Sequence[str] = (),
         max_new_tokens: int = 128,
-        context_length: int = 1 << 30,
+        context_length: int = UNLIMITED,
         prefill_block: int = 256,
         prompt_logits: bool = False,
         last_row: bool = False,
