@@ -48,8 +48,13 @@ FAMILIES: Registry[Any] = Registry(
 DRAFTERS: Registry[Any] = Registry(
     "mode",
     {
-        "ar": "sotscope.decode.drafters.ar:Plain",
-        "forced": "sotscope.decode.drafters.forced:Forced",
+        "ar": "sotscope.decode.drafters.ar:make",
+        "forced": "sotscope.decode.drafters.forced:make",
+        "lookup": "sotscope.decode.drafters.lookup:make",
+        "sot": "sotscope.decode.drafters.sot:make",
+        "dmtd": "sotscope.decode.drafters.dmtd:make",
+        "combine": "sotscope.decode.drafters.combine:make",
+        "draft": "sotscope.decode.drafters.draft:make",
     },
     group="sotscope.drafters",
     error=DecodeError,
@@ -57,7 +62,30 @@ DRAFTERS: Registry[Any] = Registry(
 
 GATES: Registry[Any] = Registry(
     "gate",
-    {"context": "sotscope.decode.gates.context:ContextLimit"},
+    {
+        "context": "sotscope.decode.gates.context:ContextLimit",
+        "cost": "sotscope.decode.gates.cost:WindowCost",
+        "guard": "sotscope.decode.gates.guard:Guard",
+        "warmup": "sotscope.decode.gates.warmup:WarmUp",
+        "periodic": "sotscope.decode.gates.periodic:Periodic",
+        "perplexity": "sotscope.decode.gates.perplexity:PerplexitySpike",
+        "entropy": "sotscope.decode.gates.entropy:EntropyThreshold",
+        "paragraph": "sotscope.decode.gates.paragraph:Paragraph",
+        "mix_ratio": "sotscope.decode.gates.mix_ratio:MixRatio",
+    },
     group="sotscope.gates",
+    error=DecodeError,
+)
+
+PREDICTORS: Registry[Any] = Registry(
+    "predictor",
+    {
+        "attention": "sotscope.decode.predictors.attention:Attention",
+        "gru": "sotscope.decode.predictors.gru:Gru",
+        "gru_parallel": "sotscope.decode.predictors.gru:GruParallel",
+        "tcn": "sotscope.decode.predictors.tcn:Tcn",
+        "heads": "sotscope.decode.predictors.heads:Heads",
+    },
+    group="sotscope.predictors",
     error=DecodeError,
 )

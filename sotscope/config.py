@@ -46,12 +46,59 @@ class CaptureConfig(_Settings):
     self_check: bool = True
 
 
+class DraftConfig(_Settings):
+    """How `sot` and `dmtd` make drafts. None of it changes what an exact run says."""
+
+    temperature: float = Field(default=1.0, gt=0, le=4)
+    """Flattens the drafter's distribution; 1.2-1.5 for one that is too sure of itself."""
+    correction: float = Field(default=0.0, ge=0, le=1)
+    """Weight of the running mean of past errors that is added to the next predicted states; 0.2-0.5 where used."""
+    floor: float = Field(default=0.05, ge=0, lt=1)
+    """Stop drafting when all drafts so far being right is less likely than this."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    sample: bool = False
+    """Where tokens are sampled, draw drafts too, and judge them by rejection sampling: more are taken, but the text is
+    not that of `ar` with the same seed (its distribution is)."""
+    record_states: bool = False
+    """Record the predicted states themselves, not only their errors."""
+
+
+class LookupConfig(_Settings):
+    """How `lookup` matches: n-grams of ``longest`` to ``shortest`` tokens, ``window`` tokens drafted."""
+
+    window: int = Field(default=10, ge=1, le=64)
+    longest: int = Field(default=6, ge=1, le=32)
+    shortest: int = Field(default=2, ge=1, le=32)
+
+
+class TypicalConfig(_Settings):
+    """The thresholds of typical acceptance: p(draft) > min(epsilon, alpha * exp(-entropy))."""
+
+    epsilon: float = Field(default=0.3, gt=0, le=1)
+    alpha: float = Field(default=0.09, gt=0, le=1)
+
+
 class DecodeConfig(_Settings):
     """How it is decoded. Sampling values that are None are the model's own generation_config."""
 
     mode: str = "ar"
     max_new_tokens: int = Field(default=128, ge=0)
     window: int | None = Field(default=None, ge=0)
+    """Most tokens drafted a step; None: the drafter's own window. 0: nothing is drafted."""
+    policy: Literal["exact", "typical", "none"] = "exact"
+    typical: TypicalConfig = Field(default_factory=TypicalConfig)
+    drafter: str | None = None
+    """Folder of a trained drafter for sot and dmtd (default: the one made for this model); a model for draft."""
+    draft: DraftConfig = Field(default_factory=DraftConfig)
+    lookup: LookupConfig = Field(default_factory=LookupConfig)
+    combine: list[str] = Field(default_factory=lambda: ["lookup", "sot"], min_length=1)
+    """Who is asked in mode combine, in this order."""
+    gates: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Gates on request, with their parameters: ``{entropy: {threshold: 2.3}}``."""
+    controller: Literal["cost", "lstm", "none"] = "cost"
+    """Who picks the window of each step."""
+    guard: bool = True
+    """Stop drafting where it does not pay, and try again later."""
     seed: int = Field(default=0, ge=0)
     do_sample: bool | None = None
     temperature: float | None = Field(default=None, ge=0)
@@ -90,6 +137,15 @@ class PromptConfig(_Settings):
     messages: list[dict[str, str]] | None = None
     system: str | None = None
     raw: bool = False
+
+
+class DmtdConfig(_Settings):
+    """The `dmtd_config` block of other tools' files: understood, and turned into ours by ``RunConfig``."""
+
+    max_tokens: int | None = Field(default=None, ge=1, le=64)
+    entropy_threshold: float | None = Field(default=None, gt=0)
+    warmup_steps: int | None = Field(default=None, ge=0)
+    batch_strategy: Literal["static", "elastic"] | None = None
 
 
 class RunConfig(_Settings):

@@ -35,3 +35,7 @@ class StoreError(SotscopeError):
 
 class CostError(SotscopeError):
     """A recording that would take more disk than allowed; the message names cheaper settings."""
+
+
+class TrainingError(SotscopeError):
+    """A drafter cannot be trained, or a trained one cannot be used here."""

@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-MODES = ("prompt", "ar", "lookup", "sot", "dmtd", "forced", "other")
+MODES = ("prompt", "ar", "lookup", "sot", "dmtd", "forced", "other", "combine", "draft")
 """Which drafter's step computed a row; the index is what the store holds. `prompt`: all but the last prompt token."""
+
+POLICIES = ("exact", "typical", "none")
+"""How drafts are judged. All but `exact` are lossy: the text may differ from what `ar` would have written."""
 
 SEGMENTS = ("system", "user", "assistant", "generated", "think", "tool", "raw")
 """What a token is part of; the index is what the store holds. `raw` is a prompt given without a chat template."""
@@ -21,8 +24,10 @@ DRAFT_REASONS = (
     "near_tie",
     "processor",
     "after_end",
+    "believed",
 )
-"""Why a draft was taken or refused; the index is what the store holds."""
+"""Why a draft was taken or refused; the index is what the store holds. `believed`: a lossy policy took a token that `ar`
+would not have chosen there."""
 
 FINISH_REASONS = (
     "open",
@@ -59,7 +64,7 @@ class Draft:
 
     @property
     def accepted(self) -> bool:
-        return self.reason == "accepted"
+        return self.reason in ("accepted", "believed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +90,8 @@ class Step:
     draft_ns: int = 0
     forward_ns: int = 0
     accept_ns: int = 0
+    predicted: Any = None
+    """States [draft, dim] that the drafter predicted, where the drafter predicts states and they are recorded."""
 
     @property
     def rows(self) -> int:
@@ -126,6 +133,16 @@ class Alarm:
 
 
 @dataclass(frozen=True, slots=True)
+class Command:
+    """Settings that were changed while decoding, applied before step ``step`` at position ``pos``."""
+
+    id: int
+    changes: Mapping[str, Any]
+    step: int = -1
+    pos: int = -1
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """How a sequence ended. Times are seconds."""
 
@@ -145,3 +162,5 @@ class Sink(Protocol):
     def on_step(self, step: Step) -> None: ...
 
     def on_alarm(self, alarm: Alarm) -> None: ...
+
+    def on_command(self, command: Command) -> None: ...

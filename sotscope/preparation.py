@@ -17,31 +17,13 @@ from numpy.typing import NDArray
 from sotscope.capture.plan import Plan
 from sotscope.capture.scalars import LAYER_SCALARS, LOGIT_SCALARS
 from sotscope.capture.tap import Tap, dtype_name
-from sotscope.catalog import DRAFTERS
 from sotscope.config import DecodeConfig, PromptConfig, RunConfig
 from sotscope.decode.contracts import Drafter
-from sotscope.errors import DecodeError, ModelError, PromptError
+from sotscope.errors import ModelError, PromptError
 from sotscope.models.load import Loaded, load
 from sotscope.models.prompt import Prompt, build_prompt
 from sotscope.store.dtypes import native
 from sotscope.store.layout import RunSpec, ScalarSpec, SiteSpec
-
-
-def make_drafter(decode: DecodeConfig, tokenizer: Any) -> Drafter:
-    """The drafter of ``decode.mode`` from the catalog. Raises DecodeError for an unknown mode or a missing text."""
-    factory: Any = DRAFTERS.get(decode.mode)
-    if decode.mode == "forced":
-        if decode.force is None or tokenizer is None:
-            raise DecodeError("mode forced needs a text (--force) and a tokenizer.")
-        options = {} if decode.window is None else {"window": decode.window}
-        drafter: Drafter = factory(tokenizer(decode.force, add_special_tokens=False)["input_ids"], **options)
-        return drafter
-    if decode.force is not None:
-        raise DecodeError(f"--force goes with --mode forced, not with {decode.mode}.")
-    if decode.window is not None:
-        raise DecodeError(f"--window goes with --mode forced; {decode.mode} drafts nothing that it could limit.")
-    made: Drafter = factory()
-    return made
 
 
 def probe_spec(plan: Plan, ids: Sequence[int], settings: RunConfig, max_keys: int) -> RunSpec:
@@ -68,7 +50,10 @@ def probe_spec(plan: Plan, ids: Sequence[int], settings: RunConfig, max_keys: in
         scalars.append(ScalarSpec(name="head_norm", row=(layers, heads), dims=per_head))
     if plan.attn_entropy:
         scalars.append(ScalarSpec(name="attn_entropy", row=(layers, heads), dims=per_head, unit="nats"))
-    return RunSpec(sites=sites, scalars=tuple(scalars), layers=plan.layers, top_k=settings.capture.top_k)
+    predicted = plan.anatomy.geometry.hidden if settings.decode.draft.record_states else 0
+    return RunSpec(
+        sites=sites, scalars=tuple(scalars), layers=plan.layers, top_k=settings.capture.top_k, predicted=predicted
+    )
 
 
 def _site_spec(plan: Plan, site: Any, states: NDArray[Any], dtype: str | None) -> SiteSpec:

@@ -17,20 +17,21 @@ from numpy.typing import NDArray
 from sotscope.capture.plan import make_plan
 from sotscope.capture.selfcheck import SelfCheck, self_check
 from sotscope.capture.tap import Captured, Tap, nonfinite_alarm
-from sotscope.catalog import GATES
+from sotscope.capture.watch import StateWatch
 from sotscope.config import RunConfig
-from sotscope.decode.contracts import Drafter
-from sotscope.decode.loop import UNLIMITED, Decoder
+from sotscope.decode.contracts import UNLIMITED, Drafter
+from sotscope.decode.controls import Controls
+from sotscope.decode.loop import Decoder
 from sotscope.decode.sampling import Sampler
 from sotscope.errors import DecodeError, PromptError
-from sotscope.events import MODES, Alarm, Branch, Step
+from sotscope.events import MODES, Alarm, Branch, Command, Step
 from sotscope.models.load import Loaded
 from sotscope.models.pieces import PieceTable
 from sotscope.models.prompt import Segmenter, segment_codes
+from sotscope.parts import PartsMaker
 from sotscope.preparation import (
     check_ids,
     load_model,
-    make_drafter,
     make_prompt,
     merge_settings,
     probe_spec,
@@ -104,7 +105,9 @@ def recording(
     An exception inside is noted in the run (finish reason ``interrupted`` or ``error``) and raised on.
     """
     loaded = load_model(model, tokenizer, settings, report)
-    recorded = Recording(loaded, settings, drafter=drafter, processors=processors, on_alarm=on_alarm)
+    recorded = Recording(
+        loaded, settings, drafter=drafter, processors=processors, report=report, on_alarm=on_alarm
+    )
     try:
         with recorded.tap:
             yield recorded
@@ -121,6 +124,9 @@ class Summary:
     run: str
     model: str
     mode: str
+    policy: str
+    lossy: bool
+    believed: int
     prompt_tokens: int
     new_tokens: int
     rows: int
@@ -144,12 +150,15 @@ class Recording:
         *,
         drafter: Drafter | None = None,
         processors: Sequence[Any] = (),
+        report: Callable[[str], None] = lambda text: None,
         on_alarm: Callable[[Alarm], None] | None = None,
     ) -> None:
         self.loaded = loaded
         self.settings = settings
         self.alarms: list[Alarm] = []
         self.rows = 0
+        self.believed = 0
+        """Tokens that a lossy policy took where `ar` would have chosen another."""
         self.check = SelfCheck(skipped="not run")
         self.summary: Summary | None = None
         self._on_alarm = on_alarm
@@ -166,7 +175,9 @@ class Recording:
         )
         check_ids(self.prompt.ids, self.plan)
         self.context_length = self.plan.anatomy.context_length or UNLIMITED
-        self.drafter = drafter or make_drafter(settings.decode, loaded.tokenizer)
+        self.maker = PartsMaker(loaded, settings.decode, report, drafter)
+        self.parts = self.maker.parts()
+        self.drafter = self.parts.drafter
         if self.drafter.mode not in MODES:
             raise DecodeError(f"the drafter calls its mode {self.drafter.mode!r}; call one of your own 'other'.")
         self._limit = token_limit(self.drafter, settings.decode)
@@ -180,6 +191,8 @@ class Recording:
         self._segments = list(self.prompt.segments)
         self._segmenter = Segmenter(loaded.tokenizer)
         self._segmenter.start(self.prompt.ids)
+        self.controls = Controls(self.maker.checked)
+        """Changes mode, window, policy and gates at the next step: ``controls.set(mode="sot")``. From any thread."""
         self._start(processors)
 
     def _start(self, processors: Sequence[Any]) -> None:
@@ -192,7 +205,10 @@ class Recording:
             self.drafter,
             sampler,
             sink=self,
-            gates=[GATES.get("context")()],
+            parts=self.parts,
+            controls=self.controls,
+            rebuild=self.maker.change,
+            watch=StateWatch(self.loaded.model),
             tokenizer=self.loaded.tokenizer,
             seed=decode.seed,
             stop=[*decode.stop, *sampler.stop],
@@ -201,7 +217,10 @@ class Recording:
             prefill_block=block,
             prompt_logits=capture.prompt_logits,
             last_row=capture.last_row,
+            keep_predicted=decode.draft.record_states,
+            draw_drafts=decode.draft.sample,
         )
+        self._was_lossy = self.lossy
         pieces = PieceTable(self.loaded.tokenizer).piece if self.loaded.tokenizer is not None else None
         self.writer = RunWriter(
             self.path,
@@ -221,11 +240,23 @@ class Recording:
             sampled=sampler.sample,
             stop=[*decode.stop, *sampler.stop],
             seed=decode.seed,
-            policy=self.drafter.policy,
+            policy=self.policy,
+            lossy=self.lossy,
             versions=versions(),
             warnings=list(self.prompt.warnings),
             device=str(self.loaded.model.device),
         )
+
+    @property
+    def policy(self) -> str:
+        """How drafts are judged now."""
+        parts = self.decoder.parts
+        return parts.drafter.policy or parts.policy
+
+    @property
+    def lossy(self) -> bool:
+        """Whether the text may differ from what `ar` would have written: where drafts are not all checked exactly."""
+        return self.policy in ("typical", "none") and self.decoder.drafter.window > 0
 
     # -- decoding ----------------------------------------------------------------------------------------------
 
@@ -251,6 +282,7 @@ class Recording:
             segments=segment_codes(self._segments[step.pos : step.pos + step.rows]),
         )
         self.rows += step.rows
+        self.believed += sum(draft.reason == "believed" for draft in step.drafts)
         self.writer.commit(
             step,
             rows,
@@ -258,6 +290,10 @@ class Recording:
             rss=self._process.memory_info().rss,
             device_bytes=_device_bytes(self.loaded.model),
         )
+
+    def on_command(self, command: Command) -> None:
+        self._was_lossy |= self.lossy
+        self.writer.event("command", id=command.id, changes=dict(command.changes), step=command.step, pos=command.pos)
 
     def on_alarm(self, alarm: Alarm) -> None:
         first = next((a for a in self.alarms if a.kind == alarm.kind), None)
@@ -319,6 +355,9 @@ class Recording:
             run=str(self.path),
             model=self.loaded.name,
             mode=self.drafter.mode,
+            policy=self.policy,
+            lossy=self._was_lossy,
+            believed=self.believed,
             prompt_tokens=len(self.prompt.ids),
             new_tokens=new_tokens,
             rows=self.rows,

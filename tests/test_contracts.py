@@ -69,7 +69,7 @@ def test_name_that_resembles_nothing_lists_what_there_is() -> None:
 PLUGIN = '''
 from dataclasses import replace
 from sotscope.capture.contracts import Family, Site
-from sotscope.decode.contracts import Proposal
+from sotscope.decode.contracts import Drafter, Proposal
 
 SITE = Site(name="attn_in", role="attn", side="in", doc="The input of the attention, after its norm.", also=("ln1",))
 FAMILY = Family(
@@ -83,9 +83,9 @@ FAMILY = Family(
     unavailable={"router": "it is a dense model, without experts"},
 )
 
-class Echo:
+class Echo(Drafter):
     """Drafts the last token again, twice."""
-    mode, policy, window, may_reject = "other", "exact", 2, True
+    mode, window = "other", 2
 
     def propose(self, context, window):
         ids = [context.ids[-1]] * min(2, window)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sotscope.catalog import GATES
-from sotscope.decode.contracts import Context, Proposal
+from sotscope.decode.contracts import Context, Drafter, Proposal
 from sotscope.decode.loop import Decoder
 from sotscope.decode.sampling import Sampler
 from sotscope.events import Alarm, Step
@@ -21,13 +21,11 @@ PROMPT = [5, 17, 3, 88, 41]
 COUNT = 24
 
 
-class Whatever:
+class Whatever(Drafter):
     """Proposes, step by step, what it was given: so many right tokens, then whatever else."""
 
     mode = "other"
-    policy = "exact"
     window = 8
-    may_reject = True
 
     def __init__(self, truth: Sequence[int], plan: Sequence[tuple[int, list[int]]]) -> None:
         self.truth = list(truth)

@@ -11,7 +11,7 @@ from torch import nn
 from transformers import DynamicCache
 
 from sotscope.config import CaptureConfig, PromptConfig, RunConfig
-from sotscope.decode.contracts import Context, Proposal
+from sotscope.decode.contracts import Context, Drafter, Proposal
 from sotscope.recorder import recording
 from sotscope.testing.drafters import anti, greedy, mix, oracle
 from sotscope.testing.oracle import check_run
@@ -97,12 +97,10 @@ def test_no_rejected_draft_stays_in_the_cache(name: str, kind: str, tmp_path: An
         assert torch.allclose(ours.values, theirs.values, atol=1e-5)
 
 
-class Turns:
+class Turns(Drafter):
     """Another drafter every ten tokens, and another number of drafts every step."""
 
-    policy = "exact"
     window = 4
-    may_reject = True
 
     def __init__(self, truth: list[int]) -> None:
         self.parts = [make("mix", truth, 4, "sot"), make("anti", truth, 4, "dmtd"), make("oracle", truth, 4, "lookup")]

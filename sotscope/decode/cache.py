@@ -24,6 +24,7 @@ class CachedModel:
         """How many tokens have been fed and kept."""
         self.croppable: bool | None = None
         """Whether rejected tokens can be rolled back; None before the first forward."""
+        self.vocab = int(model.get_input_embeddings().weight.shape[0])
         takes = inspect.signature(model.forward).parameters
         self._keeps_few = "logits_to_keep" in takes
         self._takes_positions = "position_ids" in takes

@@ -1,13 +1,23 @@
-"""The contracts of decoding: context, proposal, drafter, gate."""
+"""The contracts of decoding: context, proposal, drafter, gate, and where drafters get states from."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
+
+from sotscope.config import DecodeConfig
+from sotscope.decode.history import History
+from sotscope.events import Step
+
+UNLIMITED = 1 << 30
+"""A window, or a context length, without a limit."""
 
 
 @dataclass
@@ -20,6 +30,15 @@ class Context:
     context_length: int
     seq: int = 0
     step: int = 0
+    text: str = ""
+    """What the new tokens say so far."""
+    logprobs: list[float] = field(default_factory=list)
+    """Log-probability of each new token under the model; filled only while a gate asks for it."""
+    history: History | None = None
+    """States of the last committed rows; None while no drafter looks at states."""
+    draw: Callable[[int], float] | None = None
+    """Where drafts are to be drawn: the uniform number for drafting the token at a position. None: the likeliest."""
+    temperature: float = 1.0
 
     @property
     def new_tokens(self) -> int:
@@ -35,40 +54,121 @@ class Context:
 class Proposal:
     """Tokens drafted to follow the context.
 
-    ``probabilities [slot]`` are the drafter's own for each token (1.0 for a greedy drafter), ``distributions
-    [slot, vocab]`` its whole distribution where tokens were drawn from one. ``then`` is the token to commit after the
-    last slot without asking the model (``forced`` only).
+    ``probabilities [slot]`` are the drafter's own for each token (1.0 for a drafter that is certain), ``distributions
+    [slot, vocab]`` its whole distribution where tokens were drawn from one, ``states [slot, dim]`` the predicted
+    lm_head inputs they were read from. ``then`` is the token to commit after the last slot without asking the model
+    (``forced`` only), ``mode`` who proposed, where that is not the drafter that was asked (``combine``).
     """
 
     ids: Sequence[int] = ()
     probabilities: Sequence[float] = ()
     entropies: Sequence[float] = ()
     distributions: NDArray[np.float32] | None = None
+    states: Tensor | None = None
     then: int | None = None
+    mode: str = ""
 
     def __len__(self) -> int:
         return len(self.ids)
 
+    def first(self, count: int) -> Proposal:
+        """Only the first ``count`` slots."""
+        if count >= len(self):
+            return self
+        return Proposal(
+            ids=self.ids[:count],
+            probabilities=self.probabilities[:count],
+            entropies=self.entropies[:count],
+            distributions=None if self.distributions is None else self.distributions[:count],
+            states=None if self.states is None else self.states[:count],
+            then=self.ids[count] if self.then is not None else None,
+            mode=self.mode,
+        )
 
-class Drafter(Protocol):
-    """Proposes tokens. ``mode`` is the word the run says for its rows; ``policy`` names how its drafts are judged.
 
-    ``window`` is how many tokens it proposes when nothing limits it; ``may_reject`` says whether drafts can be
-    refused, so that the cache must be able to roll back.
+class Drafter(ABC):
+    """Proposes tokens. ``mode`` is the word the run says for its rows.
+
+    ``policy`` is "" where the run's policy judges its drafts, else the name of its own; ``window`` is how many tokens
+    it proposes when nothing limits it; ``may_reject`` says whether drafts can be refused, so that the cache must be
+    able to roll back. ``layers`` are the blocks whose states it reads (None: it reads no states), ``context_rows`` of
+    how many rows.
     """
 
     mode: str
-    policy: str
-    window: int
-    may_reject: bool
+    policy: str = ""
+    window: int = 0
+    may_reject: bool = True
+    layers: tuple[int, ...] | None = None
+    context_rows: int = 0
 
+    @abstractmethod
     def propose(self, context: Context, window: int) -> Proposal:
         """At most ``window`` tokens; fewer, or none, when it has nothing to say."""
 
+    def observe(self, context: Context, step: Step, truth: Tensor | None) -> None:  # noqa: B027 - most need not
+        """Learn what became of its drafts. ``truth [row, dim]`` are the true lm_head inputs of the step's rows."""
 
-class Gate(Protocol):
-    """A rule that shortens the draft window, to 0 for a plain step."""
+    def knows(self, token: int) -> bool:
+        """Whether ``token`` is in the draft vocabulary."""
+        return True
+
+
+class Gate(ABC):
+    """A rule that shortens the draft window, to 0 for a plain step. What it does not override limits nothing."""
 
     name: ClassVar[str]
+    needs_logprobs: ClassVar[bool] = False
+    """Whether it reads ``context.logprobs``, which cost a softmax over the vocabulary a step."""
 
-    def window(self, context: Context) -> int: ...
+    def window(self, context: Context) -> int:
+        """How many tokens may be drafted now."""
+        return UNLIMITED
+
+    def trim(self, context: Context, proposal: Proposal) -> int:
+        """How many of the drafted tokens are worth a look by the model."""
+        return UNLIMITED
+
+    def observe(self, context: Context, step: Step) -> None:  # noqa: B027 - most need not
+        """Learn from a committed step."""
+
+
+class StateSource(Protocol):
+    """Watches the forwards of the model for the states drafters read. Made by ``sotscope.capture``."""
+
+    def open(self, layers: Sequence[int]) -> None:
+        """Watch these blocks (and always the lm_head's input) from now on; anything watched before is let go."""
+
+    def close(self) -> None: ...
+
+    def rows(self, count: int) -> Tensor:
+        """The first rows of the last forward, [row, state, dim]; the last state is the lm_head's input."""
+
+
+@dataclass
+class Parts:
+    """What decides a step: who drafts, how drafts are judged, what limits them."""
+
+    drafter: Drafter
+    policy: str = "exact"
+    gates: Sequence[Gate] = ()
+    window: int = UNLIMITED
+    options: dict[str, Any] = field(default_factory=dict)
+    """Parameters of the policy."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a drafter is made from. Entries of the catalog are functions ``make(setup) -> Drafter``.
+
+    ``name`` and ``fingerprint`` are the base model's; ``find`` gives the folder of the trained drafter for a mode
+    (or raises), ``load`` another model with its tokenizer by name.
+    """
+
+    model: Any
+    tokenizer: Any
+    settings: DecodeConfig
+    name: str = ""
+    fingerprint: str = ""
+    find: Callable[[str], Path] = lambda mode: Path(mode)
+    load: Callable[[str], tuple[Any, Any]] = lambda name: (None, None)

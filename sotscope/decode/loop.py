@@ -6,40 +6,52 @@ so the prompt and every later step are treated alike.
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from sotscope.decode.accept import Believe, Draws, Exact, Policy, Slot
+from sotscope.decode import verdict
+from sotscope.decode.accept import DRAFT, Draws, Slot, make_policy
 from sotscope.decode.cache import CachedModel, refusal
-from sotscope.decode.contracts import Context, Drafter, Gate, Proposal
+from sotscope.decode.contracts import UNLIMITED as UNLIMITED
+from sotscope.decode.contracts import Context, Drafter, Gate, Parts, Proposal, StateSource
+from sotscope.decode.controls import Controls
+from sotscope.decode.drafters.ar import Plain
+from sotscope.decode.history import History
 from sotscope.decode.sampling import Sampler
 from sotscope.decode.text import TextStream
-from sotscope.errors import DecodeError
-from sotscope.events import Alarm, Draft, Outcome, Sink, Step
+from sotscope.errors import DecodeError, SotscopeError
+from sotscope.events import Alarm, Command, Outcome, Sink, Step
 
-UNLIMITED = 1 << 30
-"""The context of a model that has no limit."""
+Rebuild = Callable[[Mapping[str, Any]], Parts]
+"""Makes the parts anew from what a command changes."""
 
 
 class Decoder:
     """Decodes one sequence. ``run`` is a generator of committed steps; ``outcome`` is set when it ends.
 
-    ``stop`` are strings that end the text (kept in it, as transformers does), ``last_row`` also feeds the last token.
+    ``parts`` (or ``drafter``, ``gates`` and ``policy``) decide each step; with ``controls`` and ``rebuild`` they can
+    be changed while it decodes. ``watch`` is where drafters that read states get them from. ``stop`` are strings that
+    end the text (kept in it, as transformers does), ``last_row`` also feeds the last token, ``keep_predicted`` hands
+    predicted states on to the sink, ``draw_drafts`` lets drafters draw tokens where the text is sampled.
     """
 
     def __init__(
         self,
         model: Any,
-        drafter: Drafter,
+        drafter: Drafter | None,
         sampler: Sampler,
         *,
         sink: Sink,
         gates: Sequence[Gate] = (),
+        policy: str = "exact",
+        parts: Parts | None = None,
+        controls: Controls | None = None,
+        rebuild: Rebuild | None = None,
+        watch: StateSource | None = None,
         tokenizer: Any = None,
         seed: int = 0,
         stop: Sequence[str] = (),
@@ -48,38 +60,66 @@ class Decoder:
         prefill_block: int = 256,
         prompt_logits: bool = False,
         last_row: bool = False,
+        keep_predicted: bool = False,
+        draw_drafts: bool = False,
         seq: int = 0,
     ) -> None:
         self.cached = CachedModel(model)
-        self.drafter = drafter
         self.sampler = sampler
         self.sink = sink
-        self.gates = list(gates)
         self.text = TextStream(tokenizer)
         self.stop = tuple(stop)
         if self.stop and (tokenizer is None or "" in self.stop):
             raise DecodeError("stop strings need a tokenizer and at least one character each.")
         self.outcome: Outcome | None = None
-        self._policy: Policy = (
-            Believe() if drafter.policy == "forced" else Exact(sample=sampler.sample, draws=Draws(seed))
-        )
+        self.controls = controls or Controls()
+        self._rebuild = rebuild
+        self._watch = watch
+        self._draws = Draws(seed)
         self._limits = (max_new_tokens, context_length)
         self._context = Context([], 0, *self._limits, seq=seq)
         self._started = self._prefilled = time.perf_counter()
         self.prefill_block = prefill_block
         self._prompt_logits = prompt_logits
         self._last_row = last_row
+        self._keep_predicted = keep_predicted
+        self._draw_drafts = draw_drafts
         self._seq = seq
         self._finish = ""
         self._detail = ""
         self.decode_steps = 0
         """Forwards that chose tokens: neither the prefill's nor the last row's."""
+        self._use(parts or Parts(drafter or Plain(), policy, gates))
 
-    @torch.inference_mode()  # as a decorator: inside a generator, a with block would leak into whoever iterates
+    def _use(self, parts: Parts) -> None:
+        """Decode with ``parts`` from the next step on."""
+        self.parts = parts
+        self._policy = make_policy(
+            parts.drafter.policy or parts.policy, sample=self.sampler.sample, draws=self._draws, **parts.options
+        )
+        self._lossy = (parts.drafter.policy or parts.policy) in ("typical", "none")
+        self._needs_logprobs = any(gate.needs_logprobs for gate in parts.gates)
+
+    @property
+    def drafter(self) -> Drafter:
+        return self.parts.drafter
+
     def run(self, prompt: Sequence[int]) -> Iterator[Step]:
         """Decode after ``prompt``; yields each step once it is committed (and told to the sink)."""
+        try:
+            yield from self._run(prompt)
+        finally:
+            if self._watch is not None:
+                self._watch.close()
+
+    @torch.inference_mode()  # as a decorator: inside a generator, a with block would leak into whoever iterates
+    def _run(self, prompt: Sequence[int]) -> Iterator[Step]:
         context = self._context = Context(list(prompt), len(prompt), *self._limits, seq=self._seq)
+        if self.sampler.sample and self._draw_drafts:
+            context.draw = lambda position: self._draws.uniform(self._seq, position, DRAFT)
+            context.temperature = float(self.sampler.config.temperature or 1.0)
         self._refuse(context)
+        self._look_at_states(context)
         self._started = self._prefilled = time.perf_counter()
         yield from self._prefill(context)
         self._prefilled = time.perf_counter()
@@ -114,10 +154,80 @@ class Decoder:
                 "shorten the prompt."
             )
 
+    # -- parts -------------------------------------------------------------------------------------------------
+
+    def _look_at_states(self, context: Context) -> None:
+        """Watch the layers that the drafter reads; a drafter that reads others starts with an empty history."""
+        layers = self.drafter.layers
+        if layers is None or (context.history is not None and context.history.layers == layers):
+            return  # what is watched stays so: another switch may need it
+        if self._watch is None:
+            raise DecodeError(f"mode {self.drafter.mode} reads states; give the decoder a watch.")
+        self._watch.open(layers)
+        context.history = History(self.drafter.context_rows, layers)
+
+    def _obey(self, context: Context) -> None:
+        """Apply what was asked for since the last step. What cannot be done is an alarm; decoding goes on as it was."""
+        command = self.controls.take()
+        if command is None:
+            return
+        try:
+            if self._rebuild is None:
+                raise DecodeError("this decoder takes no commands.")
+            before = self.parts
+            self._use(self._rebuild(command.changes))
+            try:
+                self._look_at_states(context)
+            except SotscopeError:
+                self._use(before)
+                raise
+        except SotscopeError as error:
+            self.sink.on_alarm(Alarm("command", f"a change was refused: {error}", {"changes": dict(command.changes)}))
+            return
+        self.sink.on_command(Command(command.id, command.changes, context.step, len(context.ids) - 1))
+
+    def _drafting_off(self, context: Context, why: str) -> None:
+        mode = self.drafter.mode
+        self._use(Parts(Plain(), self.parts.policy, self.parts.gates, options=self.parts.options))
+        message = f"drafting is off: {mode} {why}; the text goes on one token at a time"
+        self.sink.on_alarm(Alarm("drafter", message, {"mode": mode, "position": len(context.ids)}))
+
+    def _propose(self, context: Context) -> tuple[int, Proposal]:
+        """The window of this step, and what is drafted and worth a look. A drafter that fails is switched off."""
+        window = min([self.drafter.window, self.parts.window, *(gate.window(context) for gate in self.parts.gates)])
+        if not self.cached.croppable:
+            if self.cached.croppable is False and self.drafter.may_reject:
+                raise DecodeError(refusal(self.cached.model))
+            window = 0  # recurrent: one token at a time; or not known before the first forward (a one-token prompt)
+        try:
+            proposal = self.drafter.propose(context, window)
+            self._check(proposal, window)
+        except Exception as error:  # noqa: BLE001 - whatever a drafter does, the text must not suffer
+            if not self.drafter.may_reject:
+                raise  # a given text: without it there is nothing to decode
+            self._drafting_off(context, f"failed ({type(error).__name__}: {error})")
+            return 0, Proposal()
+        if len(proposal):
+            proposal = proposal.first(max(0, min([window, *(g.trim(context, proposal) for g in self.parts.gates)])))
+        return window, proposal
+
+    def _check(self, proposal: Proposal, window: int) -> None:
+        if len(proposal) > window:
+            raise DecodeError(f"proposed {len(proposal)} tokens for a window of {window}")
+        numbers = [*proposal.probabilities, *proposal.entropies]
+        if not all(-1e-6 <= number < float("inf") for number in numbers):  # False for NaN too
+            raise DecodeError("its probabilities are not finite")
+        vocab = self.cached.vocab
+        if not all(0 <= token < vocab for token in proposal.ids):
+            raise DecodeError(f"proposed a token outside the model's {vocab}")
+
+    # -- steps -------------------------------------------------------------------------------------------------
+
     def _prefill(self, context: Context) -> Iterator[Step]:
         before = time.perf_counter_ns()
         for start, part in self.cached.prefill(context.ids[:-1], self.prefill_block, all_logits=self._prompt_logits):
             forward_ns = time.perf_counter_ns() - before
+            self._remember(context, start, len(part))
             following = context.ids[start + 1 : start + 1 + len(part)]
             yield self._tell(
                 context,
@@ -129,13 +239,9 @@ class Decoder:
             before = time.perf_counter_ns()
 
     def _step(self, context: Context) -> Step:
+        self._obey(context)
         t0 = time.perf_counter_ns()
-        window = min([self.drafter.window, *(gate.window(context) for gate in self.gates)])
-        if not self.cached.croppable:
-            if self.cached.croppable is False and self.drafter.may_reject:
-                raise DecodeError(refusal(self.cached.model))
-            window = 0  # recurrent: one token at a time; or not known before the first forward (a one-token prompt)
-        proposal = self.drafter.propose(context, window)
+        window, proposal = self._propose(context)
         t1 = time.perf_counter_ns()
         block = [context.ids[-1], *proposal.ids]
         logits = self.cached.forward(block)
@@ -143,53 +249,86 @@ class Decoder:
             # behind a causal mask 0 * NaN is NaN: a bad draft spoils the rows before it, so decide without drafts
             self.cached.keep(len(block))
             window, block = 0, block[:1]
-            proposal = self.drafter.propose(context, 0)
+            proposal = Proposal() if self.drafter.may_reject else self.drafter.propose(context, 0)
             logits = self.cached.forward(block)
         t2 = time.perf_counter_ns()
-        tokens, accepted, text = self._accept(context, logits, proposal)
+        verdicts = self._accept(context, logits, proposal)
+        tokens = verdicts.tokens
         # where the logits were not finite the row stays, as evidence, but no token was chosen
         next_ids = [*tokens, -1] if self._finish == "non_finite" else tokens
         self.cached.keep(len(block) - len(next_ids))
         pos = len(context.ids) - 1
-        drafts = tuple(_drafts(proposal, tokens, accepted, pos + 1))
+        truth = self._remember(context, pos, len(next_ids))
+        accept_ns = time.perf_counter_ns() - t2
         step = Step(
-            context.step, self._seq, self.drafter.mode, pos, tuple(block[: len(next_ids)]), tuple(next_ids),
-            text=text, window=window, accepted=accepted, drafts=drafts,
+            context.step, self._seq, proposal.mode or self.drafter.mode, pos, tuple(block[: len(next_ids)]),
+            tuple(next_ids), text=verdicts.text, window=window, accepted=verdicts.accepted,
+            drafts=tuple(
+                verdict.drafts(
+                    proposal, tokens, verdicts.accepted, pos + 1, frozenset(verdicts.believed), verdicts.refused, truth
+                )
+            ),
             reason="drafted" if len(proposal) else ("gated" if window < self.drafter.window else "plain"),
-            draft_ns=t1 - t0, forward_ns=t2 - t1, accept_ns=time.perf_counter_ns() - t2,
+            draft_ns=t1 - t0, forward_ns=t2 - t1, accept_ns=accept_ns,
+            predicted=proposal.states if self._keep_predicted else None,
         )  # fmt: skip
         context.ids.extend(tokens)
         self.decode_steps += 1
+        self._learn(context, step, logits, truth)
         self._tell(context, step)
         if self._finish == "non_finite":  # after the step: whoever looks at its states can say more
             self.sink.on_alarm(Alarm("non_finite", self._detail, {"position": step.pos + step.rows - 1}))
         return step
 
-    def _accept(self, context: Context, logits: Tensor, proposal: Proposal) -> tuple[list[int], int, str]:
-        """Tokens to commit (at least one), how many of them were drafts, and the text they completed."""
-        tokens: list[int] = []
-        accepted = 0
-        text = ""
+    def _remember(self, context: Context, pos: int, rows: int) -> Tensor | None:
+        """Keep the states of committed rows for the drafters; the true lm_head inputs [row, dim] among them."""
+        if context.history is None or self._watch is None:
+            return None
+        states = self._watch.rows(rows)
+        context.history.add(pos, states)
+        return states[:, -1]
+
+    def _learn(self, context: Context, step: Step, logits: Tensor, truth: Tensor | None) -> None:
+        """Let gates and drafter see a step that has been decided."""
+        context.text = self.text.text
+        if self._needs_logprobs:
+            chosen = torch.tensor([token for token in step.next_ids if token >= 0], device=logits.device)
+            log_p = torch.log_softmax(logits[: len(chosen)].float(), -1)
+            context.logprobs += log_p.gather(-1, chosen[:, None])[:, 0].tolist()
+        for gate in self.parts.gates:
+            gate.observe(context, step)
+        try:
+            self.drafter.observe(context, step, truth)
+        except Exception as error:  # noqa: BLE001 - as in _propose
+            self._drafting_off(context, f"failed ({type(error).__name__}: {error})")
+
+    def _accept(self, context: Context, logits: Tensor, proposal: Proposal) -> _Verdicts:
+        """Tokens to commit (at least one, unless nothing is finite), and what became of the drafts among them."""
+        found = _Verdicts()
         for slot, finite in enumerate(_finite(logits)):
             position = len(context.ids) + slot
             if not finite:
                 self._finish = "non_finite"
                 self._detail = f"the logits at position {position - 1} are not finite"
                 break
-            draft = proposal.ids[slot] if slot < len(proposal) else proposal.then
-            distribution = None if proposal.distributions is None or slot >= len(proposal) else proposal.distributions
-            scores = self.sampler.scores(context.ids + tokens if self.sampler.processors else [], logits[slot])
-            token, taken = self._policy.decide(
-                Slot(scores, self._seq, position, draft, None if distribution is None else distribution[slot])
-            )
-            tokens.append(token)
-            accepted += taken and slot < len(proposal)
+            drafted = slot < len(proposal)
+            draft = proposal.ids[slot] if drafted else proposal.then
+            distribution = proposal.distributions[slot] if drafted and proposal.distributions is not None else None
+            scores = self.sampler.scores(context.ids + found.tokens if self.sampler.processors else [], logits[slot])
+            place = Slot(scores, self._seq, position, draft, distribution)
+            token, taken = self._policy.decide(place)
+            found.tokens.append(token)
+            found.accepted += taken and drafted
+            if self._lossy and taken and drafted and self._policy.choose(place) != token:
+                found.believed.append(slot)
+            if draft is not None and not taken:
+                found.refused = verdict.why_refused(self.drafter, draft, token, logits[slot], scores)
             fresh = self.text.add(token)
-            text += fresh
-            self._finish = self._ended(context, token, len(tokens), fresh)
+            found.text += fresh
+            self._finish = self._ended(context, token, len(found.tokens), fresh)
             if self._finish or not taken:
                 break
-        return tokens, accepted, text
+        return found
 
     def _ended(self, context: Context, token: int, count: int, fresh: str) -> str:
         """Why the sequence ends with ``token``, or empty. Every committed token is asked for, also inside a block."""
@@ -229,27 +368,18 @@ class Decoder:
         return step
 
 
+class _Verdicts:
+    """What the accept rule made of a block."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.accepted = 0
+        self.believed: list[int] = []
+        self.refused = ""
+        self.text = ""
+
+
 def _finite(logits: Tensor) -> list[bool]:
     """Of every row, whether a token can be chosen from it."""
     found: list[bool] = logits.amax(-1).isfinite().tolist()
     return found
-
-
-def _drafts(proposal: Proposal, tokens: list[int], accepted: int, first: int) -> Iterator[Draft]:
-    """What became of every drafted token; ``first`` is the position the first one was drafted for."""
-    for slot, token in enumerate(proposal.ids):
-        if slot < accepted:
-            reason = "accepted"
-        elif slot >= len(tokens):
-            # nobody looked at it: an earlier slot missed, or the sequence ended on an accepted token
-            reason = "after_miss" if len(tokens) > accepted else "after_end"
-        else:
-            reason = "first_slot_miss" if slot == 0 else "later_slot_miss"
-        yield Draft(
-            slot=slot,
-            target=first + slot,
-            token=int(token),
-            probability=float(proposal.probabilities[slot]) if len(proposal.probabilities) else math.nan,
-            entropy=float(proposal.entropies[slot]) if len(proposal.entropies) else math.nan,
-            reason=reason,
-        )

@@ -87,13 +87,15 @@ def array_specs(spec: RunSpec) -> list[ArraySpec]:
     out.append(ArraySpec("top/logprob", "token", top, ("token", "k"), np.dtype("<f4"), "top_logprob"))
     for group, axis, dtype in (
         ("steps", "step", layout.STEP_DTYPE),
-        ("drafts", "draft", layout.DRAFT_DTYPE),
+        ("drafts", "draft", spec.draft_dtype),
         ("sequences", "sequence", layout.SEQUENCE_DTYPE),
     ):
         for field in (dtype.names or ())[1:]:
             # a 1-D array named like its dimension would be taken for its coordinate
             name = "index" if field == axis else field
-            out.append(ArraySpec(f"{group}/{name}", axis, (), (axis,), dtype[field], field))
+            base, row_shape = dtype[field].subdtype or (dtype[field], ())
+            dims = (axis, *("dim" for _ in row_shape))
+            out.append(ArraySpec(f"{group}/{name}", axis, row_shape, dims, base, field))
     names = Counter(a.path for a in out) + Counter({a.path.rpartition("/")[0] for a in out if "/" in a.path})
     if twice := [name for name, count in names.items() if count > 1]:
         raise StoreError(f"the store has an array or group {twice[0]!r} of its own; give that site another name.")

@@ -13,8 +13,8 @@ from sotscope.store import layout
 
 
 def frame(records: NDArray[Any]) -> pd.DataFrame:
-    """One column a field of the records; their tag is left out."""
-    names = (records.dtype.names or ())[1:]
+    """One column a field of the records; their tag, and fields that are vectors, are left out."""
+    names = [name for name in (records.dtype.names or ())[1:] if records.dtype[name].subdtype is None]
     return pd.DataFrame({name: records[name] for name in names})
 
 

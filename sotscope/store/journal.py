@@ -84,7 +84,7 @@ class JournalReader:
         self.spec, self.attributes, self._offset = read_header(path)
         self._dtypes = {
             layout.ROW: self.spec.row_dtype,
-            layout.DRAFT: layout.DRAFT_DTYPE,
+            layout.DRAFT: self.spec.draft_dtype,
             layout.STEP: layout.STEP_DTYPE,
             layout.SEQUENCE: layout.SEQUENCE_DTYPE,
             layout.COMMIT: layout.COMMIT_DTYPE,

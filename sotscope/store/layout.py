@@ -34,6 +34,21 @@ Name = Annotated[str, Field(pattern=r"^\w[\w.\-]*$")]
 Row = tuple[NonNegativeInt, ...]
 
 
+_DRAFT_FIELDS = (
+    ("tag", "u1"),
+    ("step", "<i4"),
+    ("slot", "<i4"),
+    ("target", "<i4"),
+    ("token", "<i4"),
+    ("probability", "<f4"),
+    ("entropy", "<f4"),
+    ("accepted", "?"),
+    ("reason", "u1"),
+    ("cosine", "<f4"),
+    ("relative_error", "<f4"),
+)
+
+
 class _Frozen(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -75,6 +90,8 @@ class RunSpec(_Frozen):
     scalars: tuple[ScalarSpec, ...]
     layers: tuple[int, ...]
     top_k: NonNegativeInt = 10
+    predicted: NonNegativeInt = 0
+    """Size of the predicted states recorded with the drafts; 0: they are not."""
     chunk_bytes: PositiveInt = CHUNK_BYTES
     small_chunk_bytes: PositiveInt = SMALL_CHUNK_BYTES
     format: int = FORMAT
@@ -113,22 +130,12 @@ class RunSpec(_Frozen):
         fields += [(f"scalar_{scalar.name}", scalar.dtype, scalar.row) for scalar in self.scalars]
         return np.dtype(fields)
 
+    @cached_property
+    def draft_dtype(self) -> np.dtype[Any]:
+        state = [("state", "<f4", (self.predicted,))] if self.predicted else []
+        return np.dtype([*_DRAFT_FIELDS, *state])
 
-DRAFT_DTYPE = np.dtype(
-    [
-        ("tag", "u1"),
-        ("step", "<i4"),
-        ("slot", "<i4"),
-        ("target", "<i4"),
-        ("token", "<i4"),
-        ("probability", "<f4"),
-        ("entropy", "<f4"),
-        ("accepted", "?"),
-        ("reason", "u1"),
-        ("cosine", "<f4"),
-        ("relative_error", "<f4"),
-    ]
-)
+
 STEP_DTYPE = np.dtype(
     [
         ("tag", "u1"),

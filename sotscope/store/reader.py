@@ -191,6 +191,14 @@ class Run:
         return words(frame(self._journal.drafts[: self._commit.drafts]), reason="draft_reason")
 
     @property
+    def predicted(self) -> NDArray[np.float32]:
+        """The predicted state of every draft [draft, dim]; NaN where none was. Raises StoreError if not recorded."""
+        if not self.spec.predicted:
+            raise StoreError("this run has no predicted states; record it with --record-predicted.")
+        found: NDArray[np.float32] = self._journal.drafts[: self._commit.drafts]["state"].copy()
+        return found
+
+    @property
     def sequences(self) -> pd.DataFrame:
         """One line a sequence: prompt length, parent, parent_pos, finish."""
         return words(frame(self._journal.sequences), finish="finish")

@@ -48,25 +48,17 @@ def row_records(spec: layout.RunSpec, step: Step, rows: Rows) -> NDArray[Any]:
     return records
 
 
-def draft_records(step: Step) -> NDArray[Any]:
-    """One record a drafted token of ``step``."""
-    records = [
-        (
-            layout.DRAFT,
-            step.index,
-            draft.slot,
-            draft.target,
-            draft.token,
-            draft.probability,
-            draft.entropy,
-            draft.accepted,
-            layout.encode("draft_reason", draft.reason),
-            draft.cosine,
-            draft.relative_error,
-        )
-        for draft in step.drafts
-    ]
-    return np.array(records, layout.DRAFT_DTYPE)
+def draft_records(spec: layout.RunSpec, step: Step) -> NDArray[Any]:
+    """One record a drafted token of ``step``; drafts whose state was not predicted have NaN there."""
+    records = np.zeros(len(step.drafts), spec.draft_dtype)
+    records["tag"] = layout.DRAFT
+    records["step"] = step.index
+    for name in ("slot", "target", "token", "probability", "entropy", "accepted", "cosine", "relative_error"):
+        records[name] = [getattr(draft, name) for draft in step.drafts]
+    records["reason"] = [layout.encode("draft_reason", draft.reason) for draft in step.drafts]
+    if spec.predicted:
+        records["state"] = np.nan if step.predicted is None else step.predicted
+    return records
 
 
 def step_record(step: Step, capture_ns: int, rss: int, device_bytes: int) -> NDArray[Any]:

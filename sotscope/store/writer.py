@@ -122,7 +122,7 @@ class RunWriter:
         last = step_record(step, capture_ns, rss, device_bytes)
         self._put(
             _Item(
-                records=[row_records(self.spec, step, rows), draft_records(step), last],
+                records=[row_records(self.spec, step, rows), draft_records(self.spec, step), last],
                 states=rows.states,
                 rows=step.rows,
                 drafts=len(step.drafts),

@@ -7,14 +7,11 @@ from typing import Any
 
 import torch
 
-from sotscope.decode.contracts import Context, Proposal
+from sotscope.decode.contracts import Context, Drafter, Proposal
 
 
-class Scripted:
+class Scripted(Drafter):
     """Proposes a known continuation, ``corrupt(position, token)`` of it. ``mode`` is the word written into the run."""
-
-    policy = "exact"
-    may_reject = True
 
     def __init__(
         self,

@@ -69,10 +69,9 @@ def check_family(name: str, make: Callable[[], Any] | None = None) -> None:
 
 def check_drafter(name: str) -> None:
     """A drafter keeps to its window, proposes as many probabilities as tokens, and names its mode and policy."""
-    factory: Any = DRAFTERS.get(name)
-    drafter = factory([7, 8, 9, 10]) if name == "forced" else factory()
+    drafter = DRAFTERS.get(name)(_setup(name))
     assert drafter.mode in MODES, f"mode {drafter.mode!r} is not a word of the run format; use 'other'"
-    assert drafter.policy in ("exact", "forced")
+    assert drafter.policy in ("", "forced")
     context = Context(list(PROMPT), len(PROMPT), 8, 128)
     for window in range(5):
         proposal = drafter.propose(context, window)

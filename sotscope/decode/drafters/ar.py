@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from sotscope.decode.contracts import Context, Proposal
+from sotscope.decode.contracts import Context, Drafter, Proposal, Setup
 
 
-class Plain:
+class Plain(Drafter):
     """Proposes nothing, so every step is a plain one."""
 
     mode = "ar"
-    policy = "exact"
     window = 0
     may_reject = False
 
     def propose(self, context: Context, window: int) -> Proposal:
         return Proposal()
+
+
+def make(setup: Setup) -> Plain:
+    return Plain()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sotscope.decode.contracts import Context, Proposal
+from sotscope.decode.contracts import Context, Drafter, Proposal, Setup
 from sotscope.errors import DecodeError
 
 
-class Forced:
+class Forced(Drafter):
     """Proposes the tokens of a given continuation, ``window`` a step; all are committed as they are.
 
     Raises DecodeError for an empty text.
@@ -28,3 +28,10 @@ class Forced:
         rest = self.ids[context.new_tokens :]
         ids = rest[: min(window, len(rest) - 1)]
         return Proposal(ids=ids, probabilities=[1.0] * len(ids), entropies=[0.0] * len(ids), then=rest[len(ids)])
+
+
+def make(setup: Setup) -> Forced:
+    if setup.settings.force is None or setup.tokenizer is None:
+        raise DecodeError("mode forced needs a text (--force) and a tokenizer.")
+    ids = setup.tokenizer(setup.settings.force, add_special_tokens=False)["input_ids"]
+    return Forced(ids) if setup.settings.window is None else Forced(ids, window=setup.settings.window)

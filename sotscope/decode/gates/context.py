@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from sotscope.decode.contracts import Context
+from sotscope.decode.contracts import Context, Gate
 
 
-class ContextLimit:
+class ContextLimit(Gate):
     """A step of width w feeds positions up to ``len(ids) - 1 + window`` and commits up to ``window + 1`` tokens."""
 
     name: ClassVar[str] = "context"

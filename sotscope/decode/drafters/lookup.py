@@ -1,0 +1,74 @@
+"""`lookup`: what followed the last words the last time they stood in the text.
+
+Prompt lookup decoding (Saxena 2023, github.com/apoorvumang/prompt-lookup-decoding; transformers'
+``prompt_lookup_num_tokens``): no model, no training; copies and code repeat themselves.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from sotscope.decode.contracts import Context, Drafter, Proposal, Setup
+from sotscope.errors import DecodeError
+from sotscope.events import Step
+
+
+class Lookup(Drafter):
+    """Continues the longest n-gram (``longest`` to ``shortest`` tokens) at the end of the text as it went on before.
+
+    Its confidence in a match of n tokens is how often such matches were right in this text, so that gates can judge
+    it. Raises DecodeError for lengths that are out of order.
+    """
+
+    mode = "lookup"
+
+    def __init__(self, window: int = 10, longest: int = 6, shortest: int = 2) -> None:
+        if not 1 <= shortest <= longest or window < 1:
+            raise DecodeError(f"lookup needs 1 <= shortest <= longest, window >= 1; got {shortest}, {longest}, {window}.")
+        self.window = window
+        self._longest, self._shortest = longest, shortest
+        self._reset()
+
+    def _reset(self) -> None:
+        self._ids: list[int] = []
+        self._ends: list[dict[tuple[int, ...], int]] = [{} for _ in range(self._longest + 1)]
+        self._right = {n: 1.0 + n for n in range(self._longest + 1)}  # longer matches start with more trust
+        self._seen = {n: 2.0 + n for n in range(self._longest + 1)}
+        self._matched = 0
+
+    def _index(self, ids: list[int]) -> None:
+        """Remember where each n-gram of ``ids`` but the last one ended; only what is new is looked at."""
+        known = len(self._ids)
+        if known > len(ids) or self._ids[-1:] != ids[known - 1 : known][:1]:
+            self._reset()
+            known = 0
+        for end in range(max(1, known), len(ids)):  # the n-gram at the very end has nothing after it yet
+            for n in range(self._shortest, min(self._longest, end) + 1):
+                self._ends[n][tuple(ids[end - n : end])] = end
+        self._ids = ids[:]
+
+    def propose(self, context: Context, window: int) -> Proposal:
+        self._index(context.ids)
+        self._matched = 0
+        for n in range(min(self._longest, len(context.ids)), self._shortest - 1, -1):
+            end = self._ends[n].get(tuple(context.ids[-n:]))
+            if end is None or window < 1:
+                continue
+            self._matched = n
+            ids = self._ids[end : end + window]
+            p = self._right[n] / self._seen[n]
+            return Proposal(ids=ids, probabilities=[p] * len(ids))
+        return Proposal()
+
+    def observe(self, context: Context, step: Step, truth: Tensor | None) -> None:
+        """Count how matches of this length did."""
+        looked_at = [draft for draft in step.drafts if draft.reason not in ("after_miss", "after_end")]
+        if self._matched and looked_at:
+            n = self._matched
+            self._right[n] = 0.95 * self._right[n] + sum(draft.accepted for draft in looked_at)
+            self._seen[n] = 0.95 * self._seen[n] + len(looked_at)
+
+
+def make(setup: Setup) -> Lookup:
+    given = setup.settings.lookup
+    return Lookup(given.window, given.longest, given.shortest)

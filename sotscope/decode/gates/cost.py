@@ -1,0 +1,109 @@
+"""`cost`: the window controller. It drafts and checks as many tokens as pay, by what they cost on this machine.
+
+A window of k tokens makes 1 + s1 + ... + sk tokens for T(k + 1) milliseconds, where si is the probability that the
+first i drafts are right. The si come from the drafter's own confidence, calibrated by what became of earlier drafts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from sotscope.decode.contracts import UNLIMITED, Context, Gate, Proposal
+from sotscope.decode.gates.clock import SMOOTH, Clock
+from sotscope.errors import DecodeError
+from sotscope.events import Step
+
+BINS = 10
+"""Bins of confidence that are calibrated apart."""
+FORGET = 0.995
+"""How fast the calibration forgets, a draft."""
+
+
+class WindowCost(Gate):
+    """``widths``: milliseconds of a forward by width (``timing.widths``). For the first ``warmup_steps`` steps the
+    window is what it is and the controller only learns. Raises DecodeError for a negative ``warmup_steps``.
+    """
+
+    name: ClassVar[str] = "cost"
+
+    def __init__(self, widths: Mapping[int, float], warmup_steps: int = 0) -> None:
+        if warmup_steps < 0:
+            raise DecodeError(f"warmup_steps = {warmup_steps}: give 0 or more.")
+        self.clock = Clock(widths)
+        self._warmup = warmup_steps
+        self._steps = 0
+        self._calibrations: dict[str, _Calibration] = {}
+        self._slot_ms: dict[str, float] = {}
+        self._survival: dict[str, list[float]] = {}
+
+    def window(self, context: Context) -> int:
+        """Enough for the best window of the recent past, and one to spare: a drafted slot costs less than a chance."""
+        if self._steps < self._warmup or not self._survival:
+            return UNLIMITED
+        best = max(
+            _best(survival, self.clock, 0.0, self._slot_ms.get(mode, 0.0)) for mode, survival in self._survival.items()
+        )
+        return max(1, best + 1)
+
+    def trim(self, context: Context, proposal: Proposal) -> int:
+        if self._steps < self._warmup or not proposal.probabilities:
+            return UNLIMITED
+        calibration = self._calibrations.setdefault(proposal.mode, _Calibration())
+        survival, alive = [], 1.0
+        for probability in proposal.probabilities:
+            alive *= calibration.right(probability)
+            survival.append(alive)
+        return _best(survival, self.clock, self._slot_ms.get(proposal.mode, 0.0) * len(proposal), 0.0)
+
+    def observe(self, context: Context, step: Step) -> None:
+        self.clock.observe(step)
+        self._steps += 1
+        if not step.drafts:
+            return
+        mode = step.mode
+        ms = step.draft_ns / 1e6 / len(step.drafts)
+        self._slot_ms[mode] = self._slot_ms.get(mode, ms) + SMOOTH * (ms - self._slot_ms.get(mode, ms))
+        calibration = self._calibrations.setdefault(mode, _Calibration())
+        survival = self._survival.setdefault(mode, [])
+        for draft in step.drafts:
+            if draft.reason in ("after_miss", "after_end"):
+                break
+            calibration.add(draft.probability, draft.accepted)
+        for slot in range(len(step.drafts)):
+            if slot == len(survival):
+                survival.append((survival[-1] if survival else 1.0) * 0.7)
+            survival[slot] += SMOOTH * ((slot < step.accepted) - survival[slot])
+
+
+class _Calibration:
+    """How often drafts of a confidence are right: the confidence itself at first, then what was seen."""
+
+    def __init__(self) -> None:
+        self._seen = [4.0] * BINS
+        self._right = [4.0 * (bin_ + 0.5) / BINS for bin_ in range(BINS)]
+
+    @staticmethod
+    def _bin(probability: float) -> int:
+        return min(BINS - 1, int(probability * BINS))
+
+    def right(self, probability: float) -> float:
+        at = self._bin(probability)
+        return self._right[at] / self._seen[at]
+
+    def add(self, probability: float, right: bool) -> None:
+        at = self._bin(probability)
+        self._seen[at] = FORGET * self._seen[at] + 1
+        self._right[at] = FORGET * self._right[at] + right
+
+
+def _best(survival: list[float], clock: Clock, spent: float, slot_ms: float) -> int:
+    """The window with the most tokens a millisecond; ``spent`` has been paid already, ``slot_ms`` is still to pay."""
+    best, best_rate = 0, 1.0 / (clock.forward_ms(1) + spent)
+    tokens = 1.0
+    for k, alive in enumerate(survival, 1):
+        tokens += alive
+        rate = tokens / (clock.forward_ms(k + 1) + spent + slot_ms * k)
+        if rate > best_rate:
+            best, best_rate = k, rate
+    return best

@@ -1,0 +1,60 @@
+"""`gru` and `gru_parallel`: a recurrent cell rolls one state forward, with or without the drafted tokens.
+
+With feedback it is ReDrafter's shape (Cheng et al. 2024, arXiv 2403.09919): the last row's states start the cell, each
+token moves it on. Without, a learned vector stands in for the tokens nobody knows yet, and all slots share a head call.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from sotscope.decode.predictors.contracts import Mix, Norm, Predictor, PredictorConfig, unit
+
+
+class Gru(Predictor):
+    def __init__(self, config: PredictorConfig) -> None:
+        super().__init__(config)
+        self.start = nn.Linear(config.states * config.dim, config.inner)
+        self.cell = nn.GRUCell(config.dim, config.inner)
+        self.project = nn.Linear(config.inner, config.dim, bias=False)
+        self.mix = Mix(config.dim, config.inner)
+        self.out = Norm(config.dim)
+        if not self.feedback:
+            self.blank = nn.Parameter(torch.randn(config.slots - 1, config.dim) * 0.1)
+
+    def _input(self, embed: Tensor, slot: int) -> Tensor:
+        if slot and not self.feedback:
+            return self.blank[min(slot, len(self.blank)) - 1].expand_as(embed)
+        return unit(embed)
+
+    def _state(self, cell: Tensor) -> Tensor:
+        return self.out(self.mix(self.project(cell)))  # type: ignore[no-any-return]
+
+    def rollout(self, states: Tensor, embeds: Tensor, slots: int) -> Tensor:
+        batch, rows = states.shape[:2]
+        cell = torch.tanh(self.start(unit(states).flatten(-2))).flatten(0, 1)
+        out = []
+        for slot in range(slots):
+            cell = self.cell(self._input(embeds[:, slot : slot + rows], slot).flatten(0, 1), cell)
+            out.append(self._state(cell))
+        return torch.stack(out, 1).view(batch, rows, slots, -1)
+
+    def absorb(self, memory: tuple[Tensor, Tensor] | None, states: Tensor, embeds: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.tanh(self.start(unit(states[-1]).flatten())), embeds[-1]
+
+    def first(self, memory: tuple[Tensor, Tensor]) -> tuple[Tensor, tuple[Tensor, int]]:
+        return self._move(memory[0], memory[1], 0)
+
+    def then(self, carry: tuple[Tensor, int], embed: Tensor) -> tuple[Tensor, tuple[Tensor, int]]:
+        return self._move(carry[0], embed, carry[1])
+
+    def _move(self, cell: Tensor, embed: Tensor, slot: int) -> tuple[Tensor, tuple[Tensor, int]]:
+        cell = self.cell(self._input(embed, slot)[None], cell[None])[0]
+        return self._state(cell), (cell, slot + 1)
+
+
+class GruParallel(Gru):
+    feedback: ClassVar[bool] = False

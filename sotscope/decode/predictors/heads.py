@@ -1,0 +1,45 @@
+"""`heads`: one residual block a slot on one state, all decoded in one head call.
+
+Medusa's heads (Cai et al. 2024, arXiv 2401.10774; zero-initialised blocks), with the token that is already known as
+a second input, as in Hydra (Ankner et al. 2024, arXiv 2402.05109), and one vocabulary head shared by all.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from sotscope.decode.predictors.contracts import Entrance, Mix, Norm, Predictor, PredictorConfig
+
+
+class Heads(Predictor):
+    feedback: ClassVar[bool] = False
+
+    def __init__(self, config: PredictorConfig) -> None:
+        super().__init__(config)
+        self.entrance = Entrance(config)
+        self.mix = Mix(config.dim, config.inner)
+        self.blocks = nn.ModuleList(nn.Linear(config.dim, config.dim) for _ in range(config.slots))
+        self.out = Norm(config.dim)
+        for block in self.blocks:
+            nn.init.zeros_(block.weight)
+            nn.init.zeros_(block.bias)
+
+    def _slot(self, trunk: Tensor, slot: int) -> Tensor:
+        return self.out(trunk + nn.functional.silu(self.blocks[slot](trunk)))  # type: ignore[no-any-return]
+
+    def rollout(self, states: Tensor, embeds: Tensor, slots: int) -> Tensor:
+        trunk = self.mix(self.entrance(self.entrance.fused(states), embeds[:, : states.shape[1]]))
+        return torch.stack([self._slot(trunk, slot) for slot in range(slots)], 2)
+
+    def absorb(self, memory: Tensor | None, states: Tensor, embeds: Tensor) -> Tensor:
+        return self.mix(self.entrance(self.entrance.fused(states[-1]), embeds[-1]))  # type: ignore[no-any-return]
+
+    def first(self, memory: Tensor) -> tuple[Tensor, tuple[Tensor, int]]:
+        return self._slot(memory, 0), (memory, 1)
+
+    def then(self, carry: tuple[Tensor, int], embed: Tensor) -> tuple[Tensor, tuple[Tensor, int]]:
+        trunk, slot = carry
+        return self._slot(trunk, slot), (trunk, slot + 1)
