@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+DEMO := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 DEMO_PROMPT ?= Why is the sky blue?
 DEMO_TEXT ?= The sky is blue because air scatters short waves of light more than long ones.
 
@@ -13,16 +14,21 @@ help:  ## what there is
 
 demo: $(VENV)/.all  ## install, fetch the embedded model, record a run in each mode, and say what to type next
 	$(BIN)/sotscope fetch smollm2
-	@echo "== mode ar: the model's own words, every state of every layer"
-	$(BIN)/sotscope record "$(DEMO_PROMPT)" --sites all --max-new-tokens 64
+	@echo "== mode ar: the model's own words one by one, every state of every layer"
+	$(BIN)/sotscope record "$(DEMO_PROMPT)" --sites all --max-new-tokens 64 --out "$(DEMO)/ar.sot"
+	@echo "== modes lookup, sot, dmtd, combine: several tokens a step, the same text"
+	@set -e; for mode in lookup sot dmtd combine; do \
+		$(BIN)/sotscope record "$(DEMO_PROMPT)" --mode $$mode --max-new-tokens 64 --out "$(DEMO)/$$mode.sot" --quiet; done
 	@echo "== mode forced: the same states along a given text"
-	$(BIN)/sotscope record "$(DEMO_PROMPT)" --force "$(DEMO_TEXT)" --sites resid
+	$(BIN)/sotscope record "$(DEMO_PROMPT)" --force "$(DEMO_TEXT)" --sites resid --out "$(DEMO)/forced.sot"
 	@echo "== what was recorded"
-	$(BIN)/sotscope list
-	@echo "== the last tokens of the first run"
-	$(BIN)/sotscope show "$$(ls -td runs/*-ar-*.sot | head -n 1)" --last 12
+	$(BIN)/sotscope list "$(DEMO)"
+	@echo "== the same prompt in each mode (the run of ar also wrote every state, so its speed is not the others')"
+	$(BIN)/sotscope compare $(foreach mode,ar lookup sot dmtd combine,"$(DEMO)/$(mode).sot")
+	@echo "== the last tokens of the sot run"
+	$(BIN)/sotscope show "$(DEMO)/sot.sot" --last 12
 	@echo
-	@echo "Next: $(BIN)/sotscope info $$(ls -td runs/*-ar-*.sot | head -n 1)"
+	@echo "Next: $(BIN)/sotscope info $(DEMO)/sot.sot"
 	@echo "      or open docs/tutorial.md, which goes on in Python with these runs."
 
 test: $(VENV)/.test  ## install and run the whole suite (the first time it converts the embedded model)

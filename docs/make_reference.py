@@ -10,7 +10,7 @@ from pathlib import Path
 import sotscope
 from sotscope import config
 from sotscope.capture import layers
-from sotscope.catalog import DRAFTERS, FAMILIES, GATES, SITES
+from sotscope.catalog import DRAFTERS, FAMILIES, GATES, PREDICTORS, SITES
 from sotscope.store import layout, tokens
 
 PAGE = Path(__file__).parent / "reference.md"
@@ -73,9 +73,11 @@ def catalogs() -> list[str]:
         family = FAMILIES.get(name)
         missing = "; ".join(f"`{site}`: {why}" for site, why in family.unavailable.items())
         out.append(f"| {name} | {', '.join(family.model_types)} | {family.doc} | {missing} |")
-    out += ["", "## Modes and gates", ""]
-    out += [f"- `{name}`: {first_line(DRAFTERS.get(name))}" for name in DRAFTERS.names()]
+    out += ["", "## Modes, gates and predictors", ""]
+    out += [f"- mode {first_line(inspect.getmodule(DRAFTERS.get(name)))}" for name in DRAFTERS.names()]
     out += [f"- gate `{name}`: {first_line(GATES.get(name))}" for name in GATES.names()]
+    modules = dict.fromkeys(inspect.getmodule(PREDICTORS.get(name)) for name in PREDICTORS.names())
+    out += [f"- predictor {first_line(module)}" for module in modules]
     return [*out, ""]
 
 

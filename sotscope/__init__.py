@@ -7,6 +7,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sotscope.decode.controls import Controls as Controls
+    from sotscope.generation import decoding as decoding
+    from sotscope.generation import generate as generate
     from sotscope.models.load import Loaded as Loaded
     from sotscope.models.load import load as load
     from sotscope.recorder import record as record
@@ -16,8 +19,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _PUBLIC = {
+    "Controls": "sotscope.decode.controls",
     "Loaded": "sotscope.models.load",
     "Run": "sotscope.store.reader",
+    "decoding": "sotscope.generation",
+    "generate": "sotscope.generation",
     "load": "sotscope.models.load",
     "open_run": "sotscope.store.reader",
     "record": "sotscope.recorder",

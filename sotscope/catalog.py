@@ -65,6 +65,7 @@ GATES: Registry[Any] = Registry(
     {
         "context": "sotscope.decode.gates.context:ContextLimit",
         "cost": "sotscope.decode.gates.cost:WindowCost",
+        "lstm": "sotscope.decode.gates.lstm:WindowLstm",
         "guard": "sotscope.decode.gates.guard:Guard",
         "warmup": "sotscope.decode.gates.warmup:WarmUp",
         "periodic": "sotscope.decode.gates.periodic:Periodic",

@@ -143,9 +143,21 @@ class DmtdConfig(_Settings):
     """The `dmtd_config` block of other tools' files: understood, and turned into ours by ``RunConfig``."""
 
     max_tokens: int | None = Field(default=None, ge=1, le=64)
+    """``decode.window``."""
     entropy_threshold: float | None = Field(default=None, gt=0)
+    """The threshold of gate ``entropy``, in nats."""
     warmup_steps: int | None = Field(default=None, ge=0)
+    """Steps in which the controller (gate ``cost``) only learns, while the window is fixed."""
     batch_strategy: Literal["static", "elastic"] | None = None
+
+    def ours(self) -> dict[str, Any]:
+        """What is set, by its place below ``decode``."""
+        places = {
+            "window": self.max_tokens,
+            "gates.entropy.threshold": self.entropy_threshold,
+            "gates.cost.warmup_steps": self.warmup_steps,
+        }
+        return {place: value for place, value in places.items() if value is not None}
 
 
 class RunConfig(_Settings):
@@ -155,9 +167,41 @@ class RunConfig(_Settings):
     input: PromptConfig = Field(default_factory=PromptConfig)
     capture: CaptureConfig = Field(default_factory=CaptureConfig)
     decode: DecodeConfig = Field(default_factory=DecodeConfig)
+    dmtd_config: DmtdConfig = Field(default_factory=DmtdConfig)
+    """Of this only ``batch_strategy`` stays here; the rest moves to ``decode``."""
     out: Path | None = None
     max_bytes: int | None = None
     """Refuse when the forecast is larger; by default 10 GB or a fifth of the free disk, whichever is less."""
+
+    @model_validator(mode="after")
+    def _dmtd_config_moves_to_decode(self) -> Self:
+        if "dmtd_config" not in self.model_fields_set:
+            return self
+        decode = self.decode.model_dump(exclude_unset=True)
+        decode.setdefault("mode", "dmtd")
+        given = self.dmtd_config.ours()
+        controller = self.decode.controller
+        if "gates.cost.warmup_steps" in given and controller != "cost":
+            raise ValueError(
+                f"dmtd_config.warmup_steps is for controller cost, not {controller}; leave one of them out."
+            )
+        for place, value in given.items():
+            *sections, key = place.split(".")
+            inner = decode
+            for section in sections:
+                inner = inner.setdefault(section, {})
+            if inner.setdefault(key, value) != value:
+                raise ValueError(f"dmtd_config and decode.{place} contradict each other; leave one of them out.")
+        self.decode = DecodeConfig.model_validate(decode)
+        self.dmtd_config = DmtdConfig.model_validate(self.dmtd_config.model_dump(include={"batch_strategy"}))
+        return self
+
+    @property
+    def notices(self) -> list[str]:
+        """What the user should know of these settings."""
+        if self.dmtd_config.batch_strategy == "elastic":
+            return ["dmtd_config.batch_strategy elastic has no effect on a single sequence yet"]
+        return []
 
     @classmethod
     def from_yaml(cls, path: Path) -> RunConfig:
@@ -189,6 +233,8 @@ def explain(error: ValidationError, root: type[BaseModel]) -> str:
     """One line for the first thing that is wrong, naming the key and, for an unknown one, the nearest that exists."""
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "value_error":  # our own words
+        return str(first["ctx"]["error"])
     if first["type"] == "extra_forbidden":
         model: Any = root
         for part in first["loc"][:-1]:

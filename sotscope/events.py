@@ -41,8 +41,10 @@ FINISH_REASONS = (
     "interrupted",
     "error",
     "branched",
+    "criteria",
 )
-"""Why a sequence ended; the index is what the store holds. `open`: it has not ended, or its writer died."""
+"""Why a sequence ended; the index is what the store holds. `open`: it has not ended, or its writer died. `criteria`: a
+stopping criterion of the user's."""
 
 STEP_REASONS = ("plain", "drafted", "gated", "prefill", "last_row")
 """Why a step had the width it had; the index is what the store holds."""

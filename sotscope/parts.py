@@ -14,6 +14,7 @@ from sotscope.catalog import DRAFTERS, GATES
 from sotscope.config import DecodeConfig, RunConfig
 from sotscope.decode import timing
 from sotscope.decode.contracts import UNLIMITED, Drafter, Gate, Parts, Setup
+from sotscope.decode.gates.options import check_gates
 from sotscope.errors import ConfigError, DecodeError
 from sotscope.models.embedded import cache_folder
 from sotscope.models.load import Loaded, fingerprint, load
@@ -32,6 +33,8 @@ class PartsMaker:
         report: Callable[[str], None] = lambda text: None,
         drafter: Drafter | None = None,
     ) -> None:
+        if decode.mode == "ar" and drafter is None and decode.window is not None:
+            raise DecodeError("--window limits drafts, and mode ar makes none; choose a --mode that does.")
         self._loaded = loaded
         self._report = report
         self._given = drafter
@@ -71,9 +74,11 @@ class PartsMaker:
             raise DecodeError("mode forced cannot begin while decoding.")
         data = {"decode": {**self.settings.model_dump(), **changes}}
         try:
-            return RunConfig.build(data, "change").decode
+            decode = RunConfig.build(data, "change").decode
         except ConfigError as error:
             raise DecodeError(str(error)) from error
+        check_gates(decode.gates)
+        return decode
 
     def _drafter(self, decode: DecodeConfig) -> Drafter:
         if decode.force is not None and decode.mode != "forced":
@@ -100,11 +105,10 @@ class PartsMaker:
         return self._fingerprint
 
     def _gates_of(self, decode: DecodeConfig, drafter: Drafter) -> list[Gate]:
+        check_gates(decode.gates)
         wanted: dict[str, dict[str, Any]] = {"context": {}}
         if drafter.may_reject and drafter.window:
-            for name, options in decode.gates.items():
-                GATES.get(name)
-                wanted[name] = options
+            wanted.update(decode.gates)
             # gates that go by the clock would make a lossy text differ from run to run
             if self._given is None and decode.policy == "exact" and not decode.draft.sample:
                 wanted.update({name: wanted.get(name, {}) for name in _by_the_clock(decode)})
@@ -114,7 +118,9 @@ class PartsMaker:
         key = json.dumps([name, options], default=str)
         if key not in self._gates:
             factory: Any = GATES.get(name)
-            needed = {"widths": self._widths()} if name in ("cost", "guard", "lstm") else {}
+            needed: dict[str, Any] = {"widths": self._widths()} if name in ("cost", "guard", "lstm") else {}
+            if name == "lstm" and "folder" not in options:
+                needed["folder"] = find_drafter("controller", None, self._print(), self._loaded.name)
             try:
                 self._gates[key] = factory(**needed, **options)
             except TypeError as error:

@@ -243,7 +243,7 @@ class Recording:
             policy=self.policy,
             lossy=self.lossy,
             versions=versions(),
-            warnings=list(self.prompt.warnings),
+            warnings=[*self.prompt.warnings, *self.settings.notices],
             device=str(self.loaded.model.device),
         )
 

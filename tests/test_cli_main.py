@@ -12,6 +12,7 @@ import pytest
 from cli_helpers import call, mistake, model_folder, popen, recorded, spawn
 
 import sotscope
+from sotscope.catalog import DRAFTERS
 from sotscope.cli.main import COMMANDS
 from sotscope.store.reader import open_run
 
@@ -71,7 +72,8 @@ def test_the_shell_completes_commands_runs_sites_and_modes(tmp_path: Path) -> No
     assert complete("sotscope in", tmp_path) == ["inspect", "info"]
     assert complete("sotscope show ", tmp_path) == ["runs/sky.sot"]
     assert complete("sotscope record --sites resid,h", tmp_path) == ["resid,head_out"]
-    assert complete("sotscope record --mode ", tmp_path) == ["ar", "forced"]
+    assert complete("sotscope record --mode ", tmp_path) == DRAFTERS.names()
+    assert "entropy" in complete("sotscope record --gate ", tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def test_greedy_takes_the_likeliest_and_accepts_the_draft_only_if_it_is(
 
 
 def test_a_given_text_is_believed_even_where_the_model_would_never_write_it() -> None:
-    assert Believe().decide(Slot(scores(np.array([1.0, 0.0])), 0, 0, draft=1)) == (1, True)
+    assert Believe(sample=False, draws=Draws(0)).decide(Slot(scores(np.array([1.0, 0.0])), 0, 0, draft=1)) == (1, True)
 
 
 def test_draws_depend_on_seed_sequence_position_and_purpose_only() -> None:

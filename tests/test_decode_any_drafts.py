@@ -13,7 +13,7 @@ from sotscope.catalog import GATES
 from sotscope.decode.contracts import Context, Drafter, Proposal
 from sotscope.decode.loop import Decoder
 from sotscope.decode.sampling import Sampler
-from sotscope.events import Alarm, Step
+from sotscope.events import Alarm, Command, Step
 from sotscope.testing.drafters import greedy
 from sotscope.testing.tiny import tiny
 
@@ -47,6 +47,9 @@ class Listener:
 
     def on_alarm(self, alarm: Alarm) -> None:
         raise AssertionError(alarm)
+
+    def on_command(self, command: Command) -> None:
+        raise AssertionError(command)
 
 
 @pytest.fixture(scope="module")

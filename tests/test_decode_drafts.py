@@ -159,8 +159,9 @@ def test_drafts_never_overshoot_max_new_tokens(count: int, kind: str, llama: Any
     assert run.info()["outcome"]["finish_reason"] == "max_new_tokens"
 
 
-def test_no_new_token_records_the_prompt(llama: Any, go: Any) -> None:
-    run = go(llama, max_new_tokens=0)
+@pytest.mark.parametrize("kind", ["plain", "oracle"])
+def test_no_new_token_records_the_prompt(kind: str, llama: Any, go: Any) -> None:
+    run = go(llama, max_new_tokens=0, drafter=make(kind, [1] * 8, 8))
     assert run.tokens.all_ids == PROMPT
     assert len(run) == 5
     assert run.info()["outcome"]["new_tokens"] == 0

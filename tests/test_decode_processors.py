@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from decode_helpers import trained
 
 from sotscope.errors import ConfigError, DecodeError
+from sotscope.testing.bundles import tiny_bundle
 from sotscope.testing.drafters import anti, greedy, mix, oracle
 from sotscope.testing.tiny import tiny
 
@@ -49,6 +52,18 @@ def test_min_new_tokens_counts_tokens_not_steps(kind: str, llama: Any, go: Any) 
     assert eos not in expected[:8]
     makers = {"plain": None, "oracle": oracle(expected, 4), "mix": mix(expected, 4, 97)}
     run = go(llama, max_new_tokens=20, drafter=makers[kind], **settings)
+    assert run.tokens.all_ids == [*PROMPT, *expected]
+
+
+@pytest.mark.parametrize("mode", ["sot", "dmtd", "lookup"])
+@pytest.mark.parametrize("name", [*SETTINGS, "min_new_tokens"])
+def test_penalties_are_the_same_in_every_mode(name: str, mode: str, llama: Any, go: Any, tmp_path: Path) -> None:
+    eos = greedy(llama, PROMPT, 1)[0]
+    settings = SETTINGS.get(name, {"min_new_tokens": 8, "eos_token_id": [eos]})
+    expected = generated(llama, 24, do_sample=False, pad_token_id=0, **settings)
+    tiny_bundle(llama, vocabulary=expected).save(tmp_path / "d")
+    config = trained(tmp_path / "d", mode, max_new_tokens=24, lookup={"shortest": 1}, **settings)
+    run = go(llama, None, config=config)
     assert run.tokens.all_ids == [*PROMPT, *expected]
 
 

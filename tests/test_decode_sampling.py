@@ -60,6 +60,8 @@ class Silent:
 
     def on_alarm(self, alarm: Any) -> None: ...
 
+    def on_command(self, command: Any) -> None: ...
+
 
 def sampled(model: Any, drafter: Any, seed: int, count: int) -> list[int]:
     sampler = Sampler(model, 3, overrides={"do_sample": True, "top_k": 0})

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sotscope.events import Alarm, Step
+from sotscope.events import Alarm, Command, Step
 
 Report = Callable[[str], None]
 
@@ -21,6 +21,9 @@ class Nobody:
         return
 
     def on_alarm(self, alarm: Alarm) -> None:
+        return
+
+    def on_command(self, command: Command) -> None:
         return
 
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from sotscope.cli import options as shared
+from sotscope.cli.bench_decode import Bar, refuse_plot, show
 from sotscope.cli.extra import capture_extra
-from sotscope.cli.terminal import notes, number, output, print_json, table
+from sotscope.cli.terminal import notes, number, output, print_json, say, table
 from sotscope.cli.watch import Spinner
 
 app = typer.Typer(
     add_completion=False,
-    help="Measure what is claimed: the cost of capture and of the store.",
-    epilog=shared.examples("sotscope bench capture", "sotscope bench store --json"),
+    help="Measure what is claimed: the cost of capture and of the store, the speed of decoding.",
+    epilog=shared.examples("sotscope bench capture", "sotscope bench store --json", "sotscope bench decode --quick"),
 )
 
 Pairs = Annotated[int, typer.Option("--pairs", min=1, help="How often both sides are measured, in turn.", metavar="N")]
@@ -23,6 +25,27 @@ NewTokens = Annotated[int, typer.Option("--max-new-tokens", "-n", min=1, help="T
 Steps = Annotated[int, typer.Option("--steps", min=1, help="Steps a measurement.", metavar="N")]
 Model = Annotated[
     str, typer.Option("--model", "-m", help="Which model.", metavar="MODEL", autocompletion=shared.complete_models)
+]
+Prompts = Annotated[
+    Path | None,
+    typer.Option(
+        "--prompts", metavar="FILE", show_default=False,
+        help='Your own prompts, one a line: {"kind": "chat", "prompt": "Hello"}; "raw": true for no chat template.',
+    ),
+]  # fmt: skip
+Quick = Annotated[bool, typer.Option("--quick", help="Two prompts a kind, one round, 48 tokens: minutes, not hours.")]
+Tokens = Annotated[
+    int | None,
+    typer.Option("--tokens", min=2, help="Tokens decoded of each prompt [128].", metavar="N", show_default=False),
+]
+Rounds = Annotated[
+    int | None,
+    typer.Option("--rounds", min=1, help="How often each prompt is decoded [3].", metavar="N", show_default=False),
+]
+Modes = Annotated[str, typer.Option("--modes", help="What is measured beside ar, with commas.", metavar="MODES")]
+Plot = Annotated[
+    Path | None,
+    typer.Option("--plot", help="Draw it: an HTML file (and a PNG, with kaleido).", metavar="FILE", show_default=False),
 ]
 
 
@@ -46,6 +69,47 @@ def store(steps: Steps = 200, pairs: Pairs = 7, as_json: shared.JsonFlag = False
             from sotscope.bench.store import run
         found = run(spinner.report, steps=steps, pairs=pairs)
     _report(found, as_json=as_json)
+
+
+@app.command(
+    "decode",
+    epilog=shared.examples(
+        "sotscope bench decode --quick",
+        "sotscope bench decode --modes lookup,sot --prompts mine.jsonl --plot speed.html",
+    ),
+)
+def decode(
+    model: Model = "smollm2",
+    prompts: Prompts = None,
+    quick: Quick = False,
+    tokens: Tokens = None,
+    rounds: Rounds = None,
+    modes: Modes = "lookup,sot,dmtd,combine",
+    plot: Plot = None,
+    as_json: shared.JsonFlag = False,
+) -> None:
+    """How fast each mode decodes, next to plain decoding and to transformers' generate, on prompts of four kinds."""
+    if plot is not None:
+        refuse_plot(plot)
+    with capture_extra("bench"):
+        from sotscope.bench.decode import run
+    wanted = [mode.strip() for mode in modes.split(",") if mode.strip()]
+    with Bar() as bar:
+        found = run(
+            bar.report, model=model, prompts=prompts, quick=quick, tokens=tokens, rounds=rounds, modes=wanted,
+            advance=bar.advance,
+        )  # fmt: skip
+    if plot is not None:
+        from sotscope.bench.decode_plot import draw
+
+        notice = draw(found, plot)
+        say(f"drawn: {plot}")
+        if notice:
+            say(notice)
+    if as_json:
+        print_json(found)
+    else:
+        show(found)
 
 
 def _report(found: Mapping[str, Any], *, as_json: bool) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.text import Text
 
 from sotscope.cli import options as shared
-from sotscope.cli.terminal import count, facts, heading, human, output, print_json, printable, table, warn
+from sotscope.cli.terminal import count, facts, heading, human, lossy, output, print_json, printable, table, warn
+
+if TYPE_CHECKING:
+    from sotscope.store.reader import Run
 
 app = typer.Typer(add_completion=False)
 
@@ -19,11 +22,12 @@ def command(run: shared.RunArgument, as_json: shared.JsonFlag = False) -> None:
     """What a run is: its model, settings, size, and how it ended."""
     from sotscope.store.reader import open_run
 
-    found = open_run(run).info()
+    opened = open_run(run)
+    found = opened.info()
     if as_json:
         print_json(found)
     else:
-        _print(found)
+        _print(found, lossiness(opened))
     if found["damage"]:
         warn(f"{found['damage']}; sotscope verify {run} tells more")
 
@@ -32,10 +36,21 @@ def state(complete: bool, recording: bool) -> str:
     return "recording" if recording else "complete" if complete else "interrupted"
 
 
-def _print(found: Mapping[str, Any]) -> None:
+def lossiness(run: Run) -> str:
+    """That the text of a run need not be the model's own, and how much of it; "" for an exact run."""
+    said = (run.events("outcome") or run.events("config") or [{}])[-1]
+    believed = said.get("believed")
+    if believed is None:  # its recording has not ended
+        believed = int((run.drafts["reason"] == "believed").sum())
+    if not (said.get("lossy") or believed):
+        return ""
+    return lossy(said["policy"], believed, said.get("new_tokens") or len(run.tokens.generated_ids))
+
+
+def _print(found: Mapping[str, Any], lossy: str) -> None:
     console = output()
     console.print(Text(printable(found["run"]), style="bold"), soft_wrap=True)
-    console.print(facts(_run(found)))
+    console.print(facts({**_run(found), "text": Text(lossy, style="yellow") if lossy else None}))
     console.print(heading("Model"))
     console.print(facts(_model(found["model"])))
     settings = found["settings"]

@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from sotscope.cli import options as shared
-from sotscope.cli.info import state
+from sotscope.cli.info import lossiness, state
 from sotscope.cli.terminal import fit, human, notes, output, print_json, printable, table
 from sotscope.errors import StoreError
 
@@ -31,6 +31,7 @@ class Entry:
     path: str
     time: float
     mode: str = ""
+    lossy: bool = False
     model: str = ""
     rows: int | None = None
     state: str = "broken"
@@ -41,7 +42,7 @@ class Entry:
 COLUMNS: dict[str, Callable[[Entry], str]] = {
     "run": lambda entry: entry.name,
     "recorded": lambda entry: time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.time)),
-    "mode": lambda entry: entry.mode,
+    "mode": lambda entry: f"{entry.mode}, lossy" if entry.lossy else entry.mode,
     "model": lambda entry: Path(entry.model).name,
     "rows": lambda entry: "" if entry.rows is None else f"{entry.rows:,}",
     "state": lambda entry: entry.state,
@@ -94,6 +95,7 @@ def _entry(path: Path) -> Entry:
         path=str(path),
         time=changed,
         mode=(found["outcome"] or found["settings"].get("decode", {})).get("mode", ""),
+        lossy=bool(lossiness(run)),
         model=found["model"].get("name", ""),
         rows=found["rows"],
         state=state(found["complete"], found["recording"]),

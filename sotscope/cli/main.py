@@ -25,8 +25,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "list": ("sotscope.cli.list", "Look"),
     "info": ("sotscope.cli.info", "Look"),
     "show": ("sotscope.cli.show", "Look"),
+    "compare": ("sotscope.cli.compare", "Look"),
     "dashboard": ("sotscope.cli.dashboard", "Look"),
     "verify": ("sotscope.cli.verify", "Share"),
+    "check": ("sotscope.cli.check", "Build"),
+    "train": ("sotscope.cli.train", "Build"),
     "bench": ("sotscope.cli.bench", "Build"),
 }
 """Subcommand to (module, panel of --help); the module's ``app`` is the command."""

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from sotscope.catalog import DRAFTERS, SITES
+from sotscope.catalog import DRAFTERS, GATES, SITES
 from sotscope.errors import ConfigError
+from sotscope.events import POLICIES
 
 MODEL = "Model"
 """Title of the options that say how a model is loaded."""
@@ -34,13 +35,34 @@ def complete_runs(incomplete: str) -> list[str]:
 
 
 def complete_sites(incomplete: str) -> list[str]:
-    """The last of a comma list."""
+    return _last_of(incomplete, ["all", "none", *SITES.names()])
+
+
+def _last_of(incomplete: str, names: list[str]) -> list[str]:
+    """Ways to go on with the last of a comma list."""
     before, comma, _ = incomplete.rpartition(",")
-    return [f"{before}{comma}{name}" for name in ("all", "none", *SITES.names())]
+    return [f"{before}{comma}{name}" for name in names]
 
 
 def complete_modes() -> list[str]:
     return DRAFTERS.names()
+
+
+def complete_combine(incomplete: str) -> list[str]:
+    return _last_of(incomplete, [name for name in DRAFTERS.names() if name not in ("ar", "forced", "combine")])
+
+
+def complete_policies() -> list[str]:
+    return list(POLICIES)
+
+
+def complete_gates() -> list[str]:
+    """All but the one that is always on."""
+    return [name for name in GATES.names() if name != "context"]
+
+
+def complete_controllers() -> list[str]:
+    return ["cost", "lstm", "none"]
 
 
 def complete_layers() -> list[str]:

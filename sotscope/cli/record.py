@@ -7,11 +7,12 @@ from typing import Any
 
 import typer
 
+from sotscope.cli import draft_options as drafting
 from sotscope.cli import options as shared
 from sotscope.cli import record_options as given
 from sotscope.cli.extra import capture_extra
-from sotscope.cli.settings import check_early, check_sites, run_config
-from sotscope.cli.terminal import human, notes, print_json, say, warn
+from sotscope.cli.settings import check_early, check_late, run_config
+from sotscope.cli.terminal import human, lossy, notes, print_json, say, warn
 from sotscope.cli.watch import Spinner, Watch
 from sotscope.config import RunConfig
 
@@ -22,6 +23,7 @@ app = typer.Typer(add_completion=False)
     epilog=shared.examples(
         'sotscope record "Why is the sky blue?"',
         'sotscope record "Once upon a time" --raw -n 64 --sites resid,head_out --layers "every 4"',
+        'sotscope record "Why?" --mode combine --gate periodic:every=32',
         'sotscope record "Why?" --force "Because it is." --prompt-logits --out runs/forced.sot',
         "sotscope record --config run.yaml --seed 7 --json",
     )
@@ -53,8 +55,25 @@ def command(
     max_new_tokens: given.MaxNewTokens = None,
     eos: given.Eos = None,
     stop: given.Stop = None,
-    window: given.Window = None,
     prefill_block: given.PrefillBlock = None,
+    window: drafting.Window = None,
+    drafter: drafting.Drafter = None,
+    combine: drafting.Combine = None,
+    policy: drafting.Policy = None,
+    typical_epsilon: drafting.TypicalEpsilon = None,
+    typical_alpha: drafting.TypicalAlpha = None,
+    gates: drafting.Gates = None,
+    controller: drafting.Controller = None,
+    guard: drafting.Guard = None,
+    draft_temperature: drafting.DraftTemperature = None,
+    correction: drafting.Correction = None,
+    draft_floor: drafting.DraftFloor = None,
+    draft_dtype: drafting.DraftDtype = None,
+    draft_sample: drafting.DraftSample = None,
+    record_predicted: drafting.RecordPredicted = None,
+    lookup_window: drafting.LookupWindow = None,
+    lookup_longest: drafting.LookupLongest = None,
+    lookup_shortest: drafting.LookupShortest = None,
     greedy: given.Greedy = None,
     temperature: given.Temperature = None,
     top_p: given.TopP = None,
@@ -85,7 +104,7 @@ def _record(settings: RunConfig, *, as_json: bool, quiet: bool) -> int:
     with Spinner(console, quiet=quiet) as spinner:
         with capture_extra("record"):
             from sotscope.recorder import recording
-        check_sites(settings.capture.sites)
+        check_late(settings)
         try:
             with recording(settings, report=spinner.report) as recorded:
                 spinner.stop()
@@ -108,12 +127,13 @@ def _record(settings: RunConfig, *, as_json: bool, quiet: bool) -> int:
 
 def _announce(recorded: Any, *, quiet: bool) -> None:
     """What is about to happen, and what the user should know about the prompt."""
-    for text in recorded.prompt.warnings:
+    for text in [*recorded.prompt.warnings, *recorded.settings.notices]:
         warn(text)
     if not quiet:
         prompt, rows = len(recorded.prompt.ids), recorded.forecast.rows
+        mode = f"{recorded.drafter.mode}, lossy ({recorded.policy})" if recorded.lossy else recorded.drafter.mode
         say(
-            f"{recorded.loaded.name}, mode {recorded.drafter.mode}: {prompt} prompt tokens, at most {rows - prompt} "
+            f"{recorded.loaded.name}, mode {mode}: {prompt} prompt tokens, at most {rows - prompt} "
             f"new; at most {human(recorded.forecast.bytes)} in {recorded.path}"
         )
 
@@ -151,6 +171,8 @@ def _report(recorded: Any, *, as_json: bool, quiet: bool, interrupted: bool) -> 
             f"{summary.rows} rows, {summary.new_tokens} new tokens{speed}; ended: {ended}; "
             f"self-check: {checked}; {human(summary.bytes)}"
         )
+        if summary.lossy:
+            say(lossy(summary.policy, summary.believed, summary.new_tokens))
         say(f"kept; next: sotscope show {shlex.quote(summary.run)}")
     elif interrupted:
         say(f"interrupted; the run is kept: {summary.run}")

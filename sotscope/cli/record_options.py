@@ -103,7 +103,13 @@ Modules = Annotated[
 
 Mode = Annotated[
     str | None,
-    shared.option(DECODE, "ar (default) or forced.", "--mode", metavar="MODE", autocompletion=shared.complete_modes),
+    shared.option(
+        DECODE,
+        "ar (default), one token a step; with drafts: lookup, sot, dmtd, combine, draft; or forced.",
+        "--mode",
+        metavar="MODE",
+        autocompletion=shared.complete_modes,
+    ),
 ]
 MaxNewTokens = Annotated[
     int | None,
@@ -116,9 +122,6 @@ Eos = Annotated[
 ]
 Stop = Annotated[
     list[str] | None, shared.option(DECODE, "A string that ends the text; repeatable.", "--stop", metavar="STR")
-]
-Window = Annotated[
-    int | None, shared.option(DECODE, "Most tokens a step, where there are drafts.", "--window", metavar="N")
 ]
 PrefillBlock = Annotated[
     int | None,

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sotscope.catalog import DRAFTERS
+from sotscope.catalog import DRAFTERS, GATES
 from sotscope.cli.options import parse_bytes
 from sotscope.config import RunConfig
-from sotscope.errors import ConfigError, PromptError, StoreError
+from sotscope.errors import ConfigError, DecodeError, PromptError, StoreError
+from sotscope.registry import unknown
 
 PLACES = {
     "model": "model.name",
@@ -49,6 +50,23 @@ PLACES = {
     "eos": "decode.eos_token_id",
     "stop": "decode.stop",
     "prefill_block": "decode.prefill_block",
+    "policy": "decode.policy",
+    "typical_epsilon": "decode.typical.epsilon",
+    "typical_alpha": "decode.typical.alpha",
+    "drafter": "decode.drafter",
+    "draft_temperature": "decode.draft.temperature",
+    "correction": "decode.draft.correction",
+    "draft_floor": "decode.draft.floor",
+    "draft_dtype": "decode.draft.dtype",
+    "draft_sample": "decode.draft.sample",
+    "record_predicted": "decode.draft.record_states",
+    "lookup_window": "decode.lookup.window",
+    "lookup_longest": "decode.lookup.longest",
+    "lookup_shortest": "decode.lookup.shortest",
+    "combine": "decode.combine",
+    "gates": "decode.gates",
+    "controller": "decode.controller",
+    "guard": "decode.guard",
     "out": "out",
     "max_bytes": "max_bytes",
 }
@@ -56,6 +74,13 @@ PLACES = {
 
 SAMPLING = ("temperature", "top_p", "top_k")
 PROMPTS = ("prompt", "prompt_file", "messages")
+CONTROLLERS = ("cost", "lstm")
+NEEDS = {
+    "combine": ("mode", "combine"),
+    "typical_epsilon": ("policy", "typical"),
+    "typical_alpha": ("policy", "typical"),
+}
+"""Options that do nothing without a certain value of another."""
 
 
 def run_config(options: Mapping[str, Any], file: Path | None) -> RunConfig:
@@ -68,9 +93,28 @@ def run_config(options: Mapping[str, Any], file: Path | None) -> RunConfig:
     _contradictions(given, data)
     for name, value in given.items():
         if name in PLACES:
-            section, _, key = PLACES[name].rpartition(".")
-            (data.setdefault(section, {}) if section else data)[key] = value
-    return RunConfig.build(data, "settings")
+            _put(data, PLACES[name].split("."), value)
+    settings = RunConfig.build(data, "settings")
+    for name, (other, wanted) in NEEDS.items():
+        if name in given and (found := getattr(settings.decode, other)) != wanted:
+            raise ConfigError(f"{_flag(name)} is for --{other} {wanted}, not for {found}; leave one of them out.")
+    return settings
+
+
+def _put(data: dict[str, Any], keys: Sequence[str], value: Any) -> None:
+    """Set what is at ``keys``. Of a mapping that is there already, what ``value`` does not name stays."""
+    for key in keys[:-1]:
+        data = data.setdefault(key, {})
+    if isinstance(value, Mapping):
+        inner = data.setdefault(keys[-1], {})
+        for key, entry in value.items():
+            _put(inner, [key], entry)
+    else:
+        data[keys[-1]] = value
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _parsed(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -81,7 +125,11 @@ def _parsed(options: Mapping[str, Any]) -> dict[str, Any]:
             raise PromptError("the prompt is given twice, as an argument and with --prompt.")
         out["prompt"] = out.pop("prompt_argument")
     if "sites" in out:
-        out["sites"] = [name.strip() for part in out["sites"] for name in part.split(",") if name.strip()]
+        out["sites"] = [name for part in out["sites"] for name in _names(part)]
+    if "combine" in out:
+        out["combine"] = _names(out["combine"])
+    if "gates" in out:
+        out["gates"] = dict(_gate(text) for text in out["gates"])
     if "modules" in out:
         out["modules"] = dict(_pair(text) for text in out["modules"])
     if "messages" in out:
@@ -95,7 +143,7 @@ def _contradictions(given: Mapping[str, Any], data: dict[str, Any]) -> None:
     """What a given option replaces in the file, and which options cannot be given together."""
     prompts = [name for name in PROMPTS if name in given]
     if len(prompts) > 1:
-        names = " and ".join(f"--{name.replace('_', '-')}" for name in prompts)
+        names = " and ".join(map(_flag, prompts))
         raise PromptError(f"{names} were given; choose one.")
     if prompts:
         for name in PROMPTS:
@@ -106,9 +154,40 @@ def _contradictions(given: Mapping[str, Any], data: dict[str, Any]) -> None:
         decode.pop("do_sample", None)
     if given.get("greedy"):
         if sampling:
-            names = ", ".join(f"--{name.replace('_', '-')}" for name in sampling)
+            names = ", ".join(map(_flag, sampling))
             raise ConfigError(f"--greedy takes the likeliest token, so {names} would do nothing; leave one out.")
         decode.update(dict.fromkeys(SAMPLING), do_sample=False)
+    if "controller" in given:
+        for name in set(CONTROLLERS) - {given["controller"]}:
+            decode.get("gates", {}).pop(name, None)
+    if given.get("guard") is False:
+        decode.get("gates", {}).pop("guard", None)
+    if "combine" in given and "mode" not in given:
+        decode.setdefault("mode", "combine")
+
+
+def _names(text: str) -> list[str]:
+    """The entries of a comma list."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _gate(text: str) -> tuple[str, dict[str, Any]]:
+    """``periodic`` or ``entropy:threshold=2.3,rest=8``."""
+    name, colon, rest = text.partition(":")
+    pairs = [part.partition("=") for part in _names(rest)]
+    if not name.strip() or (colon and not pairs) or not all(key.strip() and value.strip() for key, _, value in pairs):
+        raise ConfigError(f"--gate {text!r} is not NAME or NAME:PARAM=VALUE,...; for example periodic:every=48.")
+    return name.strip(), {key.strip(): _number(value.strip()) for key, _, value in pairs}
+
+
+def _number(text: str) -> int | float | str:
+    """A number where it is one."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -143,7 +222,13 @@ def check_early(settings: RunConfig) -> None:
         raise PromptError('no prompt given; try: sotscope record "Why is the sky blue?"')
     if given.prompt is not None and not given.prompt.strip():
         raise PromptError("the prompt is empty; give some text.")
-    DRAFTERS.get(settings.decode.mode)
+    decode = settings.decode
+    for mode in (decode.mode, *(decode.combine if decode.mode == "combine" else [])):
+        if mode not in DRAFTERS:
+            raise DecodeError(unknown("mode", mode, DRAFTERS.names()))
+    for name in decode.gates:
+        if name not in GATES:
+            raise DecodeError(unknown("gate", name, GATES.names()))
     if settings.out is not None and settings.out.exists():
         raise StoreError(f"{settings.out} exists already; choose another --out.")
 
@@ -153,3 +238,11 @@ def check_sites(names: Sequence[str]) -> None:
     from sotscope.capture.plan import site_names
 
     site_names(names)
+
+
+def check_late(settings: RunConfig) -> None:
+    """What can be seen without a model, yet not without torch. Raises a SotscopeError."""
+    from sotscope.decode.gates.options import check_gates
+
+    check_sites(settings.capture.sites)
+    check_gates(settings.decode.gates)

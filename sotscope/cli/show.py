@@ -11,6 +11,7 @@ import typer
 from rich.text import Text
 
 from sotscope.cli import options as shared
+from sotscope.cli.info import lossiness
 from sotscope.cli.terminal import fit, for_stdout, number, output, print_json, printable, say, table
 from sotscope.errors import ConfigError, StoreError
 
@@ -28,7 +29,7 @@ COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
     "row": lambda row: str(row["row"]),
     "pos": lambda row: str(row["pos"]),
     "token": lambda row: str(row["token"])[:16],
-    "mode": lambda row: str(row["mode"]),
+    "mode": lambda row: f"{row['mode']}, believed" if row["believed"] else str(row["mode"]),
     "norm": lambda row: number(row.get("norm")),
     "max |h|": lambda row: number(row.get("max_abs")),
     "entropy": lambda row: number(row.get("entropy")),
@@ -107,12 +108,16 @@ class View:
         scalars = {name: run.scalars(name) for name in run.scalar_names}
         self._scalars = {name: values for name, values in scalars.items() if values.ndim <= 2}  # none of each head
         self._top_id, self._top_logprob = run.top
+        self.lossy = lossiness(run)
+        drafts = run.drafts if self.lossy else None
+        self._believed = set() if drafts is None else set(drafts.loc[drafts["reason"] == "believed", "target"])
 
     def as_dict(self, chosen: range) -> dict[str, Any]:
         """The object of ``--json``."""
         return {
             "run": self.run.path,
             "layer": self.layer,
+            "lossy": self.lossy or None,
             "text": self.text,
             "generated": self.generated,
             "hidden": len(self.rows) - len(chosen),
@@ -134,6 +139,7 @@ class View:
             "next_id": following if following >= 0 else None,
             "next": label(following) or None,
             "mode": tokens.modes[row],
+            "believed": int(tokens.pos[row]) in self._believed,
             "segment": tokens.segments[row],
             **scalars,
             "top": [
@@ -183,6 +189,8 @@ def _print(view: View, chosen: range) -> None:
             style="dim",
         )
     )
+    if view.lossy:
+        console.print(Text(f"The text is {view.lossy}; those are marked believed.", style="yellow"))
     hidden = len(view.rows) - len(chosen)
     if hidden:
         console.print(

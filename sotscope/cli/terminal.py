@@ -125,3 +125,10 @@ def human(count: float) -> str:
 def count(value: int, thing: str) -> str:
     """``1 row``, ``3 rows``, ``1,200 rows``."""
     return f"{value:,} {thing}" if value == 1 else f"{value:,} {thing}s"
+
+
+def lossy(policy: str, believed: int, tokens: int) -> str:
+    """What a reader must know of a text that need not be the model's own; ``policy`` is the last one."""
+    name = f" ({policy})" if policy != "exact" else " in part"
+    verb = "is" if believed == 1 else "are"
+    return f"lossy{name}: {believed} of {count(tokens, 'token')} {verb} not what ar would have chosen"

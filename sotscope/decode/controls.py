@@ -16,7 +16,7 @@ class Controls:
     whoever decodes: ``recording()`` takes mode, window, policy, gates and the drafter's own settings.
     """
 
-    def __init__(self, check: Callable[[Mapping[str, Any]], None] = lambda changes: None) -> None:
+    def __init__(self, check: Callable[[Mapping[str, Any]], object] = lambda changes: None) -> None:
         self.check = check
         self._lock = threading.Lock()
         self._pending: dict[str, Any] = {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -29,14 +30,18 @@ from sotscope.events import Alarm, Command, Outcome, Sink, Step
 Rebuild = Callable[[Mapping[str, Any]], Parts]
 """Makes the parts anew from what a command changes."""
 
+StopWhen = Callable[[list[int]], bool]
+"""Asked for every committed token, also inside a block, with all ids up to it: does the text end here?"""
+
 
 class Decoder:
     """Decodes one sequence. ``run`` is a generator of committed steps; ``outcome`` is set when it ends.
 
     ``parts`` (or ``drafter``, ``gates`` and ``policy``) decide each step; with ``controls`` and ``rebuild`` they can
     be changed while it decodes. ``watch`` is where drafters that read states get them from. ``stop`` are strings that
-    end the text (kept in it, as transformers does), ``last_row`` also feeds the last token, ``keep_predicted`` hands
-    predicted states on to the sink, ``draw_drafts`` lets drafters draw tokens where the text is sampled.
+    end the text (kept in it, as transformers does), ``stop_when`` ends it by a rule of its own, ``last_row`` also feeds
+    the last token, ``keep_predicted`` hands predicted states on to the sink, ``draw_drafts`` lets drafters draw tokens
+    where the text is sampled.
     """
 
     def __init__(
@@ -55,6 +60,7 @@ class Decoder:
         tokenizer: Any = None,
         seed: int = 0,
         stop: Sequence[str] = (),
+        stop_when: StopWhen | None = None,
         max_new_tokens: int = 128,
         context_length: int = UNLIMITED,
         prefill_block: int = 256,
@@ -71,6 +77,7 @@ class Decoder:
         self.stop = tuple(stop)
         if self.stop and (tokenizer is None or "" in self.stop):
             raise DecodeError("stop strings need a tokenizer and at least one character each.")
+        self._stop_when = stop_when
         self.outcome: Outcome | None = None
         self.controls = controls or Controls()
         self._rebuild = rebuild
@@ -208,6 +215,7 @@ class Decoder:
             self._drafting_off(context, f"failed ({type(error).__name__}: {error})")
             return 0, Proposal()
         if len(proposal):
+            proposal = replace(proposal, mode=proposal.mode or self.drafter.mode)  # gates learn by who proposed
             proposal = proposal.first(max(0, min([window, *(g.trim(context, proposal) for g in self.parts.gates)])))
         return window, proposal
 
@@ -325,14 +333,16 @@ class Decoder:
                 found.refused = verdict.why_refused(self.drafter, draft, token, logits[slot], scores)
             fresh = self.text.add(token)
             found.text += fresh
-            self._finish = self._ended(context, token, len(found.tokens), fresh)
+            self._finish = self._ended(context, found.tokens, fresh)
             if self._finish or not taken:
                 break
         return found
 
-    def _ended(self, context: Context, token: int, count: int, fresh: str) -> str:
-        """Why the sequence ends with ``token``, or empty. Every committed token is asked for, also inside a block."""
+    def _ended(self, context: Context, tokens: list[int], fresh: str) -> str:
+        """Why the sequence ends with the last of ``tokens``, or empty. Asked for each one, also inside a block."""
+        token, count = tokens[-1], len(tokens)
         total = context.new_tokens + count
+        asked = self._stop_when is not None and self._stop_when(context.ids + tokens)
         if self.drafter.mode == "forced":
             return "end_of_text" if total >= context.max_new_tokens else self._out_of_context(context, count)
         if token in self.sampler.eos:
@@ -341,7 +351,7 @@ class Decoder:
             return "stop_string"
         if total >= context.max_new_tokens:
             return "max_new_tokens"
-        return self._out_of_context(context, count)
+        return "criteria" if asked else self._out_of_context(context, count)
 
     def _out_of_context(self, context: Context, count: int) -> str:
         return "context_limit" if len(context.ids) + count > context.context_length else ""

@@ -34,7 +34,8 @@ class Sampler:
     """The settings of one generation, and the processed scores of a position.
 
     ``overrides`` are changes to the model's generation_config under transformers' names; ``processors`` are run after
-    the built-in ones. Raises DecodeError for settings that this loop does not decode.
+    the built-in ones. With ``prepared``, a generation_config that ``model.generate()`` has made, ``processors`` are
+    those it made, all of them. Raises DecodeError for settings that this loop does not decode.
     """
 
     def __init__(
@@ -44,22 +45,18 @@ class Sampler:
         *,
         overrides: dict[str, Any] | None = None,
         processors: Sequence[Any] = (),
+        prepared: Any = None,
     ) -> None:
         given = {key: value for key, value in (overrides or {}).items() if value is not None}
         if given.get("temperature") == 0:
             del given["temperature"]
             given["do_sample"] = False
-        self.config = self._effective(model, given)
+        self.config = self._effective(model, given) if prepared is None else prepared
         self._refuse()
         self.sample = bool(self.config.do_sample)
-        special = copy.deepcopy(self.config)
-        model._prepare_special_tokens(special, device=model.device)
-        self.processors = model._get_logits_processor(
-            generation_config=special,
-            input_ids_seq_length=prompt_length,
-            logits_processor=list(processors) or None,
-            device=model.device,
-        )
+        self.processors: Any = processors
+        if prepared is None:
+            self.processors = self._built(model, prompt_length, processors)
         self._ids = torch.empty(1, 0, dtype=torch.long, device=model.device)
 
     @staticmethod
@@ -71,6 +68,16 @@ class Sampler:
         if rest:
             raise DecodeError(f"unknown generation settings: {', '.join(rest)}.")
         return effective
+
+    def _built(self, model: Any, prompt_length: int, processors: Sequence[Any]) -> Any:
+        special = copy.deepcopy(self.config)
+        model._prepare_special_tokens(special, device=model.device)
+        return model._get_logits_processor(
+            generation_config=special,
+            input_ids_seq_length=prompt_length,
+            logits_processor=list(processors) or None,
+            device=model.device,
+        )
 
     def _refuse(self) -> None:
         for name, what in _UNSUPPORTED.items():
@@ -103,10 +110,10 @@ class Sampler:
         scores = logits.float()
         if not self.processors:
             return scores
-        return self.processors(self._prefix(prefix), scores[None].clone())[0]  # type: ignore[no-any-return]
+        return self.processors(self.prefix(prefix), scores[None].clone())[0]  # type: ignore[no-any-return]
 
-    def _prefix(self, prefix: list[int]) -> Tensor:
-        """``prefix`` as [1, n]; only what is new since the last call is copied."""
+    def prefix(self, prefix: list[int]) -> Tensor:
+        """``prefix`` as [1, n], int64; only what is new since the last call is copied."""
         known = self._ids.shape[1]
         if known > len(prefix):
             known = 0

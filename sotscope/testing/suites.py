@@ -1,4 +1,4 @@
-"""Contract suites: what every site, family and drafter must do. Plugin authors run them on their own entries."""
+"""Contract suites: what every site, family, drafter and predictor must do. Plugin authors run them on their own."""
 
 from __future__ import annotations
 
@@ -8,17 +8,25 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from sotscope.capture.contracts import Family, Site
 from sotscope.capture.plan import anatomy, available, hook_counts, site_names
 from sotscope.catalog import DRAFTERS, FAMILIES, SITES
+from sotscope.config import DecodeConfig
 from sotscope.decode.cache import CachedModel
-from sotscope.decode.contracts import Context
+from sotscope.decode.contracts import Context, Drafter, Setup
+from sotscope.decode.history import History
+from sotscope.decode.predictors.bundle import load_bundle
+from sotscope.decode.predictors.contracts import Predictor
 from sotscope.events import MODES
+from sotscope.models.load import fingerprint
 from sotscope.recorder import record
+from sotscope.testing.bundles import tiny_bundle
 from sotscope.testing.drafters import anti, greedy, mix, oracle
 from sotscope.testing.oracle import check_run
 from sotscope.testing.tiny import CONFIGS, tiny
+from sotscope.testing.tokenizers import byte_tokenizer
 
 PROMPT = [5, 17, 3, 88, 41]
 NEW = 12
@@ -68,15 +76,120 @@ def check_family(name: str, make: Callable[[], Any] | None = None) -> None:
 
 
 def check_drafter(name: str) -> None:
-    """A drafter keeps to its window, proposes as many probabilities as tokens, and names its mode and policy."""
-    drafter = DRAFTERS.get(name)(_setup(name))
-    assert drafter.mode in MODES, f"mode {drafter.mode!r} is not a word of the run format; use 'other'"
-    assert drafter.policy in ("", "forced")
-    context = Context(list(PROMPT), len(PROMPT), 8, 128)
-    for window in range(5):
-        proposal = drafter.propose(context, window)
-        assert len(proposal.ids) <= window
-        assert len(proposal.probabilities) == len(proposal.ids)
+    """A drafter keeps to its window, proposes as many probabilities as tokens, and names its mode and policy.
+
+    Decoding with it changes no token and no row: the text is that of uncached greedy decoding (or the given one), and
+    every row equals the oracle's.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        setup = _setup(Path(folder))
+        drafter: Drafter = DRAFTERS.get(name)(setup)
+        assert drafter.mode in MODES, f"mode {drafter.mode!r} is not a word of the run format; use 'other'"
+        assert drafter.policy in ("", "forced")
+        context = Context(list(PROMPT), len(PROMPT), 8, 128, history=_history(drafter, setup.model))
+        for window in range(5):
+            with torch.inference_mode():  # as in the loop
+                proposal = drafter.propose(context, window)
+            assert len(proposal) <= window
+            assert len(proposal.probabilities) == len(proposal)
+            assert proposal.states is None or len(proposal.states) == len(proposal)
+        _check_drafted(setup.model, DRAFTERS.get(name)(setup), Path(folder) / "a.sot")
+
+
+def _check_drafted(model: Any, drafter: Drafter, out: Path) -> None:
+    run = record(
+        model,
+        " ".join(map(str, PROMPT)),
+        sites=["resid", "final"],
+        max_new_tokens=2 * NEW,
+        drafter=drafter,
+        window=None if drafter.mode in ("ar", "forced") else 4,
+        controller="none",
+        guard=False,
+        out=out,
+    )
+    given = getattr(drafter, "ids", None) if drafter.policy == "forced" else None
+    assert run.tokens.all_ids[len(PROMPT) :] == (given or greedy(model, PROMPT, 2 * NEW)), "another text"
+    assert not run.info()["alarms"], run.info()["alarms"]
+    check_run(model, run)
+
+
+def check_predictor(kind: str) -> None:
+    """A predictor drafts what it was trained for, in whatever pieces rows come; saving and loading keep it.
+
+    Compared are ``rollout`` with the true tokens and ``absorb``, ``first`` and ``then``; what it was not shown because
+    it lies before the last ``context_rows`` rows makes no difference.
+    """
+    model = tiny("llama")
+    bundle = tiny_bundle(model, kind)
+    predictor, slots, rows = bundle.predictor, bundle.predictor.config.slots, 11
+    dim = predictor.config.dim
+    generator = torch.Generator().manual_seed(1)
+    states = torch.randn(rows, predictor.config.states, dim, generator=generator)
+    embeds = torch.randn(rows + slots - 1, dim, generator=generator)
+    with torch.inference_mode():
+        trained = predictor.rollout(states[None], embeds[None], slots)
+        assert trained.shape == (1, rows, slots, dim)
+        fewer = [torch.arange(rows)[:: 2**slot] for slot in range(slots)]
+        for slot, some in enumerate(predictor.unroll(states[None], embeds[None], fewer)):
+            assert torch.allclose(some, trained[:, fewer[slot], slot], atol=1e-5), "fewer rows give other states"
+        for pieces in ([rows], [1, rows - 1], [rows - 1, 1], [4, 3, rows - 7]):
+            found = _drafted(predictor, states, embeds, pieces)
+            assert torch.allclose(found, trained[0, -1], atol=1e-5), f"rows in pieces of {pieces}"
+        few = min(rows, predictor.config.context_rows)
+        found = _drafted(predictor, states[-few:], embeds[-few - slots + 1 :], [few])
+        assert torch.allclose(found, trained[0, -1], atol=1e-5), f"it looks at more than {few} rows"
+        other = embeds.clone()
+        other[rows:] += 1
+        fed = not torch.equal(_drafted(predictor, states, other, [rows]), _drafted(predictor, states, embeds, [rows]))
+        assert fed is predictor.feedback, "feedback says whether the drafted tokens are looked at"
+        with tempfile.TemporaryDirectory() as folder:
+            bundle.save(Path(folder))
+            again = load_bundle(Path(folder), fingerprint=bundle.fingerprints[0])
+        assert again.predictor.config == predictor.config
+        assert torch.equal(again.vocabulary, bundle.vocabulary)
+        loaded = again.predictor.rollout(states[None], embeds[None], slots)
+        assert torch.allclose(loaded, trained, atol=2e-2), "half precision weights give other states"
+
+
+def _drafted(predictor: Predictor, states: Tensor, embeds: Tensor, pieces: Sequence[int]) -> Tensor:
+    """The slots after the last row [slot, dim], the way they are drafted; rows come in ``pieces``."""
+    memory = None
+    parts = zip(states.split(list(pieces)), embeds[: len(states)].split(list(pieces)), strict=True)
+    for some, following in parts:
+        memory = predictor.absorb(memory, some, following)
+    state, carry = predictor.first(memory)
+    found = [state]
+    for embed in embeds[len(states) :]:
+        state, carry = predictor.then(carry, embed)
+        found.append(state)
+    return torch.stack(found)
+
+
+def _setup(folder: Path) -> Setup:
+    """A tiny model, with all that a drafter of any mode may ask for; ``folder`` is for trained ones."""
+    model = tiny("llama")
+    tokenizer = byte_tokenizer()  # its first ids are the printable letters: the model knows them
+
+    def find(mode: str) -> Path:
+        tiny_bundle(model, "heads" if mode == "dmtd" else "attention").save(folder / mode)
+        return folder / mode
+
+    settings = DecodeConfig(force="A-text-to-force.", drafter="another", mode="forced")
+    return Setup(
+        model, tokenizer, settings, "tiny llama", fingerprint(model),
+        find=find, load=lambda name: (tiny("llama", seed=1), tokenizer),
+    )  # fmt: skip
+
+
+def _history(drafter: Drafter, model: Any) -> History | None:
+    """Rows of any states, for a drafter that reads some."""
+    if drafter.layers is None:
+        return None
+    history = History(drafter.context_rows, drafter.layers)
+    hidden = model.config.get_text_config().hidden_size
+    history.add(0, torch.randn(len(PROMPT) - 1, len(drafter.layers) + 1, hidden))
+    return history
 
 
 def _check_recording(model: Any, sites: list[str], drafts: Sequence[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +29,8 @@ class FitSettings:
     lr: float = 1e-3
     warmup: float = 0.03
     decay: float = 0.01
-    slot_weight: float = 0.8
+    slot_weight: float = 0.9
+    slot_share: float = 0.7
     distill: float = 0.5
     state_weight: float = 0.1
     seed: int = 0
@@ -93,7 +94,8 @@ def fit(
                 break
             for group in optimizer.param_groups:
                 group["lr"] = settings.lr * _rate(done, settings.warmup)
-            loss = train_step(predictor, batch, basis, settings)
+            chance = torch.Generator().manual_seed(settings.seed * 1_000_003 + step)
+            loss = train_step(predictor, batch, basis, settings, chance)
             torch.nn.utils.clip_grad_norm_(predictor.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
@@ -125,24 +127,43 @@ def _rate(done: float, warmup: float) -> float:
     return 0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * (done - warmup) / (1 - warmup)))
 
 
-def predict(predictor: Predictor, batch: Batch, basis: Basis, slots: int) -> Tensor:
-    rows = batch.states.shape[1]
-    embeds = basis.embed[batch.ids[:, 1 : rows + slots]]
+def predict(predictor: Predictor, batch: Batch, basis: Basis, rows: Sequence[Tensor]) -> list[Tensor]:
+    """The predicted states [sample, n, dim] of the wanted rows of each slot."""
+    embeds = basis.embed[batch.ids[:, 1 : batch.states.shape[1] + len(rows)]]
     with torch.autocast("cpu", torch.bfloat16):
-        return predictor.rollout(batch.states, embeds, slots)
+        return predictor.unroll(batch.states, embeds, rows)
 
 
-def train_step(predictor: Predictor, batch: Batch, basis: Basis, settings: FitSettings) -> float:
+def some_rows(batch: Batch, slots: int, share: float, generator: torch.Generator) -> list[Tensor]:
+    """Rows to train each slot on: all that have targets for the first, ``share`` of the slot before for each later one.
+
+    Late slots are seldom reached, and cost as much as early ones.
+    """
+    rows = batch.target_rows(1)[:, :, 0].any(0).nonzero()[:, 0]
+    out = [rows]
+    for _ in range(1, slots):
+        count = max(1, round(share * len(rows)))
+        rows = rows[torch.randperm(len(rows), generator=generator)[:count].sort().values]
+        out.append(rows)
+    return out
+
+
+def train_step(predictor: Predictor, batch: Batch, basis: Basis, settings: FitSettings, generator: torch.Generator) -> float:
     """One backward pass; returns the mean loss a target."""
     slots = predictor.config.slots
-    predicted = predict(predictor, batch, basis, slots)
+    rows = some_rows(batch, slots, settings.slot_share, generator)
+    predicted = predict(predictor, batch, basis, rows)
     wanted = batch.target_rows(slots)
-    sample, row, slot = wanted.nonzero(as_tuple=True)
-    state = predicted[sample, row, slot]
-    aimed = row + 1 + slot
+    states, samples, aims, weights = [], [], [], []
+    for slot, (found, at) in enumerate(zip(predicted, rows, strict=True)):
+        sample, row = wanted[:, at, slot].nonzero(as_tuple=True)
+        states.append(found[sample, row])
+        samples.append(sample)
+        aims.append(at[row] + 1 + slot)
+        weights.append(torch.full((len(row),), settings.slot_weight**slot))
+    state, sample, aimed, weight = torch.cat(states), torch.cat(samples), torch.cat(aims), torch.cat(weights)
     teacher = batch.states[sample, aimed, -1]
     target = basis.index[batch.ids[sample, aimed + 1]]
-    weight = settings.slot_weight ** slot.float()
     place, at = torch.unique(sample * batch.states.shape[1] + aimed, return_inverse=True)
     goal = goals(batch.states[:, :, -1].flatten(0, 1)[place], basis.head)
     total = HeadLoss.apply(state, goal, at, target, weight, basis.head, settings.distill)
@@ -192,11 +213,11 @@ def _test_batches(features: Features, chosen: NDArray[np.int64], slots: int) -> 
 
 def _right(predictor: Predictor, batch: Batch, basis: Basis, slots: int) -> Tensor:
     """[sample, row, slot]: whether the slot's likeliest word is the token that came."""
-    predicted = predict(predictor, batch, basis, slots)
     count, rows = batch.states.shape[:2]
+    predicted = predict(predictor, batch, basis, [torch.arange(rows)] * slots)
     right = torch.zeros(count, rows, slots, dtype=torch.bool)
     for slot in range(slots):
-        best = (predicted[:, :, slot].to(basis.head.dtype) @ basis.head.T).argmax(-1)
+        best = (predicted[slot].to(basis.head.dtype) @ basis.head.T).argmax(-1)
         right[:, :, slot] = basis.vocabulary[best] == batch.ids[:, slot + 2 : slot + 2 + rows]
     return right
 

@@ -27,6 +27,7 @@ class Lookup(Drafter):
             raise DecodeError(f"lookup needs 1 <= shortest <= longest, window >= 1; got {shortest}, {longest}, {window}.")
         self.window = window
         self._longest, self._shortest = longest, shortest
+        self._context: Context | None = None
         self._reset()
 
     def _reset(self) -> None:
@@ -36,19 +37,20 @@ class Lookup(Drafter):
         self._seen = {n: 2.0 + n for n in range(self._longest + 1)}
         self._matched = 0
 
-    def _index(self, ids: list[int]) -> None:
-        """Remember where each n-gram of ``ids`` but the last one ended; only what is new is looked at."""
-        known = len(self._ids)
-        if known > len(ids) or self._ids[-1:] != ids[known - 1 : known][:1]:
+    def _index(self, context: Context) -> None:
+        """Remember where each n-gram but the last one ended; only what is new is looked at. A new text starts over."""
+        ids = context.ids
+        if context is not self._context:
             self._reset()
-            known = 0
+            self._context = context
+        known = len(self._ids)
         for end in range(max(1, known), len(ids)):  # the n-gram at the very end has nothing after it yet
             for n in range(self._shortest, min(self._longest, end) + 1):
                 self._ends[n][tuple(ids[end - n : end])] = end
         self._ids = ids[:]
 
     def propose(self, context: Context, window: int) -> Proposal:
-        self._index(context.ids)
+        self._index(context)
         self._matched = 0
         for n in range(min(self._longest, len(context.ids)), self._shortest - 1, -1):
             end = self._ends[n].get(tuple(context.ids[-n:]))

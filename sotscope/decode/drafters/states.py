@@ -52,10 +52,14 @@ class StateDrafter(Drafter):
         embed = model.get_input_embeddings().weight
         if head is None or head.weight.shape[1] != config.dim or embed.shape[1] != config.dim:
             raise DecodeError(f"the drafter predicts states of {config.dim} numbers; this model's are of another size.")
+        words = bundle.vocabulary
+        if not len(words) or int(words.min()) < 0 or int(words.max()) >= len(head.weight):
+            raise DecodeError(f"the draft vocabulary is empty or not of this model's {len(head.weight)}; train it again.")
         self._dtype = draft_dtype(self.settings.dtype, model.device)
         self._embed = embed
-        self._head = DraftHead(head.weight, bundle.vocabulary, self._dtype, head.bias)
+        self._head = DraftHead(head.weight, words, self._dtype, head.bias)
         self._predictor = bundle.predictor.to(device=model.device, dtype=self._dtype)
+        self._context: Context | None = None
         self._memory: Any = None
         self._absorbed = -1
         self._known = 0
@@ -94,7 +98,8 @@ class StateDrafter(Drafter):
         fed = len(context.ids) - 1
         if history is None or history.end != fed or history.start == history.end:
             return False
-        if not history.start <= self._absorbed <= fed or self._known > len(context.ids):
+        if context is not self._context or not history.start <= self._absorbed <= fed:
+            self._context = context
             self._memory, self._absorbed, self._known = None, history.start, 0
             self._head.forget()
         self._head.add(context.ids[self._known :])

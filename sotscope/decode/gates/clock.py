@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from sotscope.events import Step
 
@@ -48,3 +48,19 @@ def _filled(widths: Mapping[int, float]) -> list[float]:
         step = (widths[high] - widths[low]) / (high - low)
         out += [widths[low] + step * (width - low) for width in range(low + 1, high + 1)]
     return out
+
+
+def best_window(survival: Sequence[float], clock: Clock, *, spent: float = 0.0, slot_ms: float = 0.0) -> int:
+    """The window with the most tokens a millisecond.
+
+    ``survival [slot]``: how likely all drafts up to it are right. ``spent`` ms have been paid already, ``slot_ms`` a
+    drafted token are still to pay.
+    """
+    best, best_rate = 0, 1.0 / (clock.forward_ms(1) + spent)
+    tokens = 1.0
+    for k, alive in enumerate(survival, 1):
+        tokens += alive
+        rate = tokens / (clock.forward_ms(k + 1) + spent + slot_ms * k)
+        if rate > best_rate:
+            best, best_rate = k, rate
+    return best

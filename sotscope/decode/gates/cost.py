@@ -7,10 +7,11 @@ first i drafts are right. The si come from the drafter's own confidence, calibra
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import ClassVar
 
 from sotscope.decode.contracts import UNLIMITED, Context, Gate, Proposal
-from sotscope.decode.gates.clock import SMOOTH, Clock
+from sotscope.decode.gates.clock import SMOOTH, Clock, best_window
 from sotscope.errors import DecodeError
 from sotscope.events import Step
 
@@ -42,7 +43,7 @@ class WindowCost(Gate):
         if self._steps < self._warmup or not self._survival:
             return UNLIMITED
         best = max(
-            _best(survival, self.clock, 0.0, self._slot_ms.get(mode, 0.0)) for mode, survival in self._survival.items()
+            best_window(survival, self.clock, slot_ms=self._slot_ms.get(mode, 0.0)) for mode, survival in self._survival.items()
         )
         return max(1, best + 1)
 
@@ -54,7 +55,7 @@ class WindowCost(Gate):
         for probability in proposal.probabilities:
             alive *= calibration.right(probability)
             survival.append(alive)
-        return _best(survival, self.clock, self._slot_ms.get(proposal.mode, 0.0) * len(proposal), 0.0)
+        return best_window(survival, self.clock, spent=self._slot_ms.get(proposal.mode, 0.0) * len(proposal))
 
     def observe(self, context: Context, step: Step) -> None:
         self.clock.observe(step)
@@ -74,6 +75,8 @@ class WindowCost(Gate):
             if slot == len(survival):
                 survival.append((survival[-1] if survival else 1.0) * 0.7)
             survival[slot] += SMOOTH * ((slot < step.accepted) - survival[slot])
+        # slots that were not drafted keep what they had, yet all right up to here is no likelier than up to before
+        self._survival[mode] = list(accumulate(survival, min))
 
 
 class _Calibration:
@@ -95,15 +98,3 @@ class _Calibration:
         at = self._bin(probability)
         self._seen[at] = FORGET * self._seen[at] + 1
         self._right[at] = FORGET * self._right[at] + right
-
-
-def _best(survival: list[float], clock: Clock, spent: float, slot_ms: float) -> int:
-    """The window with the most tokens a millisecond; ``spent`` has been paid already, ``slot_ms`` is still to pay."""
-    best, best_rate = 0, 1.0 / (clock.forward_ms(1) + spent)
-    tokens = 1.0
-    for k, alive in enumerate(survival, 1):
-        tokens += alive
-        rate = tokens / (clock.forward_ms(k + 1) + spent + slot_ms * k)
-        if rate > best_rate:
-            best, best_rate = k, rate
-    return best

@@ -29,8 +29,11 @@ class Guard(Gate):
         self._tokens = 0.0
         self._rest = REST
         self._resume_at = 0
+        self._context: Context | None = None
 
     def window(self, context: Context) -> int:
+        if context is not self._context:  # another text: its tokens are counted from 0
+            self._context, self._resume_at = context, 0
         return 0 if context.new_tokens < self._resume_at else UNLIMITED
 
     def observe(self, context: Context, step: Step) -> None:

@@ -6,12 +6,13 @@ drafter's own hidden state in their place beyond the last row, trained on its ow
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from sotscope.decode.predictors.contracts import Entrance, Mix, Norm, Predictor, PredictorConfig
+from sotscope.decode.predictors.contracts import Entrance, Mix, Norm, Predictor, PredictorConfig, within
 
 
 @dataclass
@@ -53,36 +54,47 @@ class Attention(Predictor):
 
     # -- training: all rows at once ------------------------------------------------------------------------------
 
-    def rollout(self, states: Tensor, embeds: Tensor, slots: int) -> Tensor:
-        batch, rows = states.shape[:2]
-        hidden = self.entrance.fused(states)
-        place = torch.arange(rows, device=states.device)
-        unseen = torch.ones(rows, rows, dtype=torch.bool, device=states.device).triu(1)
-        if self.config.context_rows < rows:
-            unseen |= place[None] <= place[:, None] - self.config.context_rows
-        own_scores: list[Tensor] = []
-        own_keys: list[Tensor] = []
-        own_values: list[Tensor] = []
-        base_keys = base_values = torch.empty(0)
+    def unroll(self, states: Tensor, embeds: Tensor, rows: Sequence[Tensor]) -> list[Tensor]:
+        batch, count = states.shape[:2]
+        fused = self.entrance.fused(states)
+        every = torch.arange(count, device=states.device)
+        x = self.entrance(fused, embeds[:, :count])
+        queries, base_keys, base_values = self._qkv(x, every)
+        own: list[tuple[Tensor, Tensor]] = []
+        hidden, before = x, every
         out = []
-        for slot in range(slots):
-            x = self.entrance(hidden, embeds[:, slot : slot + rows])
-            q, k, v = self._qkv(x, place + slot)
+        for slot, wanted in enumerate(rows):
+            kept = within(wanted, before)
+            own = [(key[:, :, kept], value[:, :, kept]) for key, value in own]
             if slot == 0:
-                base_keys, base_values = k, v
+                x, q = x[:, kept], queries[:, :, kept]
             else:
-                own_keys.append(k)
-                own_values.append(v)
-            scores = torch.matmul(q, base_keys.transpose(-1, -2)).float().masked_fill(unseen, -torch.inf)
-            own_scores = [(q * key).sum(-1, keepdim=True).float() for key in own_keys]
-            weights = torch.softmax(torch.cat([scores, *own_scores], -1) * self._scale, -1).to(v.dtype)
-            seen = torch.matmul(weights[..., :rows], base_values)
-            for i, value in enumerate(own_values):
-                seen = seen + weights[..., rows + i, None] * value
-            x = x + self.o(seen.transpose(1, 2).reshape(batch, rows, -1))
-            hidden = self.mix(x)
+                x = self.entrance(hidden[:, kept], embeds[:, wanted + slot])
+                q, key, value = self._qkv(x, wanted + slot)
+                own.append((key, value))
+            seen = self._attend(q, base_keys, base_values, own, self._unseen(wanted, every))
+            hidden = self.mix(x + self.o(seen.transpose(1, 2).reshape(batch, len(wanted), -1)))
+            before = wanted
             out.append(self.out(hidden))
-        return torch.stack(out, 2)
+        return out
+
+    def _unseen(self, wanted: Tensor, every: Tensor) -> Tensor:
+        """[row, key]: rows that are later, or too long ago."""
+        age = wanted[:, None] - every[None]
+        return (age < 0) | (age >= self.config.context_rows)
+
+    def _attend(
+        self, q: Tensor, keys: Tensor, values: Tensor, own: list[tuple[Tensor, Tensor]], unseen: Tensor
+    ) -> Tensor:
+        """Over the true rows and, behind them, over the row's own predictions so far."""
+        scores = torch.matmul(q, keys.transpose(-1, -2)).masked_fill(unseen, -torch.inf)
+        mine = [(q * key).sum(-1, keepdim=True) for key, _ in own]
+        weights = torch.softmax(torch.cat([scores, *mine], -1) * self._scale, -1)
+        count = keys.shape[2]
+        seen = torch.matmul(weights[..., :count], values)
+        for i, (_, value) in enumerate(own):
+            seen = seen + weights[..., count + i, None] * value
+        return seen
 
     @property
     def _scale(self) -> float:

@@ -69,14 +69,14 @@ def load_bundle(folder: Path, *, fingerprint: str = "", base: str = "this model"
         raise DecodeError(f"{folder} is not a trained drafter: it has no {CARD} and {WEIGHTS}; see `sotscope train`.")
     try:
         card = json.loads((folder / CARD).read_text())
-        config = _config(card["predictor"])
         weights = load_file(str(folder / WEIGHTS))
         vocabulary = weights.pop(_VOCABULARY).long()
-    except (SafetensorError, ValueError, KeyError, TypeError, OSError) as error:
-        raise DecodeError(f"the drafter in {folder} cannot be read ({error}); train or copy it again.") from error
-    bundle = Bundle(make_predictor(config), vocabulary, card)
-    if fingerprint and fingerprint not in bundle.fingerprints:
+        bundle = Bundle(make_predictor(_config(card["predictor"])), vocabulary, card)
         made_for = card.get("base", {}).get("name", "another model")
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, OSError) as error:
+        detail = " ".join(str(error).split())[:200]
+        raise DecodeError(f"the drafter in {folder} cannot be read ({detail}); train or copy it again.") from error
+    if fingerprint and fingerprint not in bundle.fingerprints:
         raise DecodeError(
             f"the drafter in {folder} was trained for {made_for} (weights {bundle.fingerprints[0]}), not for {base} "
             f"(weights {fingerprint}); train one: sotscope train {card.get('mode', 'sot')} --model {base}"

@@ -8,6 +8,7 @@ Predictors that feed tokens back need the token of slot s before they can predic
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -41,7 +42,7 @@ class PredictorConfig:
 
 
 class Predictor(nn.Module, ABC):
-    """One architecture. ``rollout`` is how it is trained, ``absorb`` and ``first`` / ``then`` how it drafts.
+    """One architecture. ``unroll`` is how it is trained, ``absorb`` and ``first`` / ``then`` how it drafts.
 
     The two ways give the same states (a contract test compares them). Architectures without token feedback
     (``feedback`` False) ignore the embeddings given to ``then``, so that all slots can share one head call.
@@ -54,12 +55,18 @@ class Predictor(nn.Module, ABC):
         self.config = config
 
     @abstractmethod
-    def rollout(self, states: Tensor, embeds: Tensor, slots: int) -> Tensor:
-        """All slots of all rows, true tokens fed back.
+    def unroll(self, states: Tensor, embeds: Tensor, rows: Sequence[Tensor]) -> list[Tensor]:
+        """Each slot of some rows, true tokens fed back.
 
         ``states [batch, row, state, dim]``, ``embeds [batch, row + slots - 1, dim]`` (the tokens chosen at the rows and
-        those after them); returns [batch, row, slot, dim].
+        those after them); ``rows[slot] [n]`` are the rows wanted of a slot, all of them also wanted of the slot before.
+        Returns [batch, n, dim] for each slot.
         """
+
+    def rollout(self, states: Tensor, embeds: Tensor, slots: int) -> Tensor:
+        """All slots of all rows: [batch, row, slot, dim]."""
+        every = torch.arange(states.shape[1], device=states.device)
+        return torch.stack(self.unroll(states, embeds, [every] * slots), 2)
 
     @abstractmethod
     def absorb(self, memory: Any, states: Tensor, embeds: Tensor) -> Any:
@@ -122,3 +129,8 @@ class Norm(nn.Module):
 def unit(x: Tensor) -> Tensor:
     """Each vector scaled to a root mean square of 1."""
     return nn.functional.rms_norm(x, x.shape[-1:], eps=1e-6)
+
+
+def within(rows: Tensor, of: Tensor) -> Tensor:
+    """Where ``rows`` are in ``of`` (sorted)."""
+    return torch.searchsorted(of, rows)

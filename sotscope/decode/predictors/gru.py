@@ -6,12 +6,13 @@ token moves it on. Without, a learned vector stands in for the tokens nobody kno
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from sotscope.decode.predictors.contracts import Mix, Norm, Predictor, PredictorConfig, unit
+from sotscope.decode.predictors.contracts import Mix, Norm, Predictor, PredictorConfig, unit, within
 
 
 class Gru(Predictor):
@@ -33,14 +34,18 @@ class Gru(Predictor):
     def _state(self, cell: Tensor) -> Tensor:
         return self.out(self.mix(self.project(cell)))  # type: ignore[no-any-return]
 
-    def rollout(self, states: Tensor, embeds: Tensor, slots: int) -> Tensor:
-        batch, rows = states.shape[:2]
-        cell = torch.tanh(self.start(unit(states).flatten(-2))).flatten(0, 1)
+    def unroll(self, states: Tensor, embeds: Tensor, rows: Sequence[Tensor]) -> list[Tensor]:
+        batch = len(states)
+        before = rows[0]
+        cell = torch.tanh(self.start(unit(states[:, before]).flatten(-2)))
         out = []
-        for slot in range(slots):
-            cell = self.cell(self._input(embeds[:, slot : slot + rows], slot).flatten(0, 1), cell)
+        for slot, wanted in enumerate(rows):
+            given = self._input(embeds[:, wanted + slot], slot)
+            cell = self.cell(given.flatten(0, 1), cell[:, within(wanted, before)].flatten(0, 1))
+            cell = cell.view(batch, len(wanted), -1)
+            before = wanted
             out.append(self._state(cell))
-        return torch.stack(out, 1).view(batch, rows, slots, -1)
+        return out
 
     def absorb(self, memory: tuple[Tensor, Tensor] | None, states: Tensor, embeds: Tensor) -> tuple[Tensor, Tensor]:
         return torch.tanh(self.start(unit(states[-1]).flatten())), embeds[-1]

@@ -6,12 +6,13 @@ a second input, as in Hydra (Ankner et al. 2024, arXiv 2402.05109), and one voca
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from sotscope.decode.predictors.contracts import Entrance, Mix, Norm, Predictor, PredictorConfig
+from sotscope.decode.predictors.contracts import Entrance, Mix, Norm, Predictor, PredictorConfig, within
 
 
 class Heads(Predictor):
@@ -30,9 +31,10 @@ class Heads(Predictor):
     def _slot(self, trunk: Tensor, slot: int) -> Tensor:
         return self.out(trunk + nn.functional.silu(self.blocks[slot](trunk)))  # type: ignore[no-any-return]
 
-    def rollout(self, states: Tensor, embeds: Tensor, slots: int) -> Tensor:
-        trunk = self.mix(self.entrance(self.entrance.fused(states), embeds[:, : states.shape[1]]))
-        return torch.stack([self._slot(trunk, slot) for slot in range(slots)], 2)
+    def unroll(self, states: Tensor, embeds: Tensor, rows: Sequence[Tensor]) -> list[Tensor]:
+        first = rows[0]
+        trunk = self.mix(self.entrance(self.entrance.fused(states[:, first]), embeds[:, first]))
+        return [self._slot(trunk[:, within(wanted, first)], slot) for slot, wanted in enumerate(rows)]
 
     def absorb(self, memory: Tensor | None, states: Tensor, embeds: Tensor) -> Tensor:
         return self.mix(self.entrance(self.entrance.fused(states[-1]), embeds[-1]))  # type: ignore[no-any-return]

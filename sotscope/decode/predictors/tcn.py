@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
-from sotscope.decode.predictors.contracts import Entrance, Mix, Norm, Predictor, PredictorConfig
+from sotscope.decode.predictors.contracts import Entrance, Mix, Norm, Predictor, PredictorConfig, within
 
 
 class Tcn(Predictor):
@@ -18,22 +20,22 @@ class Tcn(Predictor):
         self.mix = Mix(config.dim, config.inner)
         self.out = Norm(config.dim)
 
-    def rollout(self, states: Tensor, embeds: Tensor, slots: int) -> Tensor:
-        rows = states.shape[1]
-        base = hidden = self.entrance.fused(states)
+    def unroll(self, states: Tensor, embeds: Tensor, rows: Sequence[Tensor]) -> list[Tensor]:
+        base = self.entrance(self.entrance.fused(states), embeds[:, : states.shape[1]])
         own: list[Tensor] = []
+        hidden, before = base, torch.arange(states.shape[1], device=states.device)
         out = []
-        for slot in range(slots):
-            x = self.entrance(hidden, embeds[:, slot : slot + rows])
-            base = x if slot == 0 else base
-            own = own if slot == 0 else [x, *own]
-            moved = x
+        for slot, wanted in enumerate(rows):
+            kept = within(wanted, before)
+            own = [x[:, kept] for x in own]
+            if slot:
+                own.insert(0, self.entrance(hidden[:, kept], embeds[:, wanted + slot]))
+            moved = own[0] if slot else base[:, wanted]
             for age, tap in enumerate(self.taps):
-                source = own[age] if age < slot else _later(base, age - slot)
-                moved = moved + tap(source)
-            hidden = self.mix(moved)
+                moved = moved + tap(own[age] if age < slot else _later(base, age - slot)[:, wanted])
+            hidden, before = self.mix(moved), wanted
             out.append(self.out(hidden))
-        return torch.stack(out, 2)
+        return out
 
     def absorb(self, memory: Tensor | None, states: Tensor, embeds: Tensor) -> Tensor:
         """The inputs of the last rows [row, dim], oldest first."""

@@ -1,0 +1,80 @@
+"""The draft head reads tokens of a reduced vocabulary; the history keeps the last rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sotscope.decode.history import History
+from sotscope.decode.predictors.head import SPARE, DraftHead
+
+WEIGHT = torch.randn(1200, 8, generator=torch.Generator().manual_seed(0))
+BIAS = torch.randn(1200, generator=torch.Generator().manual_seed(1))
+WORDS = torch.tensor([0, 2, 7, 50])
+STATES = torch.randn(3, 8, generator=torch.Generator().manual_seed(2))
+
+
+@pytest.mark.parametrize("bias", [None, BIAS])
+def test_its_logits_are_those_of_the_models_own_head(bias: Any) -> None:
+    head = DraftHead(WEIGHT, WORDS, torch.float32, bias)
+    head.add([9, 7, 1100, 9])
+    full = STATES @ WEIGHT.T + (0 if bias is None else bias)
+    assert head.words[: len(head)].tolist() == [0, 2, 7, 50, 9, 1100]
+    assert torch.allclose(head.logits(STATES), full[:, head.words[: len(head)]], atol=1e-5)
+    assert head.logits(STATES).dtype == torch.float32
+
+
+def test_words_of_the_context_come_and_go_and_the_fixed_ones_stay() -> None:
+    head = DraftHead(WEIGHT, WORDS, torch.float32)
+    head.add([5, 2])
+    assert all(token in head for token in (0, 2, 5, 7, 50))
+    assert 6 not in head
+    head.forget()
+    assert 5 not in head
+    assert all(token in head for token in (0, 2, 7, 50))
+    assert len(head) == head.logits(STATES).shape[1] == 4
+    head.add([6])
+    assert head.words[: len(head)].tolist() == [0, 2, 7, 50, 6]
+
+
+def test_a_context_of_too_many_words_fills_the_room_there_is() -> None:
+    head = DraftHead(WEIGHT, WORDS, torch.float32)
+    head.add(range(600))
+    head.add(range(1200))
+    assert len(head) == 4 + SPARE
+    assert head.words.unique().numel() == len(head)
+    assert 1199 not in head
+    assert torch.allclose(head.logits(STATES), STATES @ WEIGHT[head.words].T, atol=1e-5)
+
+
+def test_half_precision_keeps_logits_in_float32() -> None:
+    head = DraftHead(WEIGHT, WORDS, torch.bfloat16)
+    assert head.logits(STATES).dtype == torch.float32
+    assert torch.allclose(head.logits(STATES), (STATES @ WEIGHT.T)[:, WORDS], atol=0.1)
+
+
+@given(st.integers(0, 6), st.lists(st.tuples(st.integers(1, 4), st.booleans()), min_size=1, max_size=12), st.data())
+def test_history_is_a_list_of_the_last_rows(keep: int, blocks: list[tuple[int, bool]], data: Any) -> None:
+    history = History(keep)
+    kept: list[float] = []  # the model of it: every row since the last gap, by its number
+    start = at = number = 0
+    for size, gap in blocks:
+        if gap:  # rows that do not follow the last ones
+            at += 2
+            start, kept = at, []
+        rows = [float(number + i) for i in range(size)]
+        number += size
+        history.add(at, torch.tensor(rows)[:, None, None].expand(size, 2, 3))
+        history.add(at + size + 9, torch.empty(0, 2, 3))  # nothing: not a gap
+        kept += rows
+        at += size
+        assert history.end == at
+        assert history.end - history.start >= min(keep, len(kept)), "it forgot a row that it was to keep"
+        assert history.end - history.start < max(1, keep) + 4, "it keeps more than a step too many"
+        assert history.start >= start
+        pos = data.draw(st.integers(history.start, history.end))
+        assert history.since(pos)[:, 0, 0].tolist() == kept[pos - start :]
