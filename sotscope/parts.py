@@ -19,7 +19,9 @@ from sotscope.errors import ConfigError, DecodeError
 from sotscope.models.embedded import cache_folder
 from sotscope.models.load import Loaded, fingerprint, load
 
-CHANGEABLE = ("mode", "window", "policy", "typical", "gates", "controller", "guard", "draft", "lookup", "combine", "drafter")
+CHANGEABLE = (
+    "mode", "window", "policy", "typical", "gates", "controller", "guard", "draft", "lookup", "combine", "drafter",
+)  # fmt: skip
 """Settings that can change at a step boundary."""
 
 
@@ -50,6 +52,16 @@ class PartsMaker:
         options = decode.typical.model_dump() if decode.policy == "typical" else {}
         window = UNLIMITED if decode.window is None or drafter.mode == "forced" else decode.window
         return Parts(drafter, decode.policy, self._gates_of(decode, drafter), window, options)
+
+    def check_window(self, drafter: Drafter) -> None:
+        """Raises DecodeError for a window that would limit nothing. To begin with: later the mode may change."""
+        window = self.settings.window
+        if window is None or drafter.mode == "forced" or self._given is not None:
+            return
+        if not drafter.window:
+            raise DecodeError(f"--window goes with a mode that drafts; {drafter.mode} drafts nothing to limit.")
+        if window > drafter.window:
+            raise DecodeError(f"--window {window}: the {drafter.mode} drafter drafts at most {drafter.window} tokens.")
 
     def change(self, changes: Mapping[str, Any]) -> Parts:
         """Parts after ``changes``; the settings are left as they were where they cannot be met."""

@@ -178,6 +178,7 @@ class Recording:
         self.maker = PartsMaker(loaded, settings.decode, report, drafter)
         self.parts = self.maker.parts()
         self.drafter = self.parts.drafter
+        self.maker.check_window(self.drafter)
         if self.drafter.mode not in MODES:
             raise DecodeError(f"the drafter calls its mode {self.drafter.mode!r}; call one of your own 'other'.")
         self._limit = token_limit(self.drafter, settings.decode)

@@ -198,5 +198,18 @@ def test_gates_learn_of_the_drafter_that_proposed(llama: Any) -> None:
     decoder = Decoder(llama, anti(truth, 8, 97), Sampler(llama, 3), sink=Nobody(), gates=gates, max_new_tokens=60)
     steps = [step for step in decoder.run([5, 17, 3]) if step.reason != "prefill"]
     assert len(steps[0].drafts) == 8
-    assert [len(step.drafts) for step in steps[-20:]] == [0] * 20, "wrong drafts are not worth a look"
+    assert sum(bool(step.drafts) for step in steps[-16:]) <= 1, "wrong drafts are not worth a look, but for a try"
     assert [token for step in steps for token in step.next_ids] == truth
+
+
+def test_what_was_given_up_is_looked_at_again() -> None:
+    gate = WindowCost(CLIFF)
+    for _ in range(60):
+        if gate.trim(CONTEXT, sure(0.95, 0.95, 0.95)):
+            gate.observe(CONTEXT, step(0, 3))
+    looked = 0
+    for _ in range(200):
+        if gate.trim(CONTEXT, sure(0.95, 0.95, 0.95)):
+            looked += 1
+            gate.observe(CONTEXT, step(3, 3))
+    assert looked > 100, "drafts that are right again count again"

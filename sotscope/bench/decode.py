@@ -59,20 +59,19 @@ def run(
     prompts: Path | None = None,
     quick: bool = False,
     tokens: int | None = None,
-    rounds: int | None = None,
+    rounds: int = 1,
     modes: Sequence[str] = MODES,
     drafters: Mapping[str, MakeDrafter] | None = None,
     advance: Advance = lambda done, total: None,
 ) -> dict[str, Any]:
     """Figures of ``bench decode``; ``decode_report.figures`` says what each key means.
 
-    ``tokens`` (128, quick: 48) are decoded of each prompt in each of ``rounds`` (3, quick: 1); ``quick`` takes two
+    ``tokens`` (128, quick: 48) are decoded of each prompt in each of ``rounds`` (1); ``quick`` takes two
     prompts a kind. ``drafters`` are arms of your own: a name, and what makes the drafter for the ids of a prompt.
     Modes that this model has no trained drafter for are left out with a note. Raises ConfigError for a bad prompts
     file, DecodeError for an unknown mode or prompts that are all too long.
     """
     tokens = tokens or (48 if quick else 128)
-    rounds = rounds or (1 if quick else 3)
     wanted = [mode for mode in dict.fromkeys(modes) if mode != "ar"]
     _refuse(wanted)
     chosen = read_prompts(prompts)

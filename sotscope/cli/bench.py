@@ -40,7 +40,7 @@ Tokens = Annotated[
 ]
 Rounds = Annotated[
     int | None,
-    typer.Option("--rounds", min=1, help="How often each prompt is decoded [3].", metavar="N", show_default=False),
+    typer.Option("--rounds", min=1, help="How often each prompt is decoded [1].", metavar="N", show_default=False),
 ]
 Modes = Annotated[str, typer.Option("--modes", help="What is measured beside ar, with commas.", metavar="MODES")]
 Plot = Annotated[
@@ -83,7 +83,7 @@ def decode(
     prompts: Prompts = None,
     quick: Quick = False,
     tokens: Tokens = None,
-    rounds: Rounds = None,
+    rounds: Rounds = 1,
     modes: Modes = "lookup,sot,dmtd,combine",
     plot: Plot = None,
     as_json: shared.JsonFlag = False,

@@ -19,6 +19,8 @@ BINS = 10
 """Bins of confidence that are calibrated apart."""
 FORGET = 0.995
 """How fast the calibration forgets, a draft."""
+PROBE = 16
+"""Proposals in a row that were not worth a look, after which one is looked at all the same."""
 
 
 class WindowCost(Gate):
@@ -37,15 +39,21 @@ class WindowCost(Gate):
         self._calibrations: dict[str, _Calibration] = {}
         self._slot_ms: dict[str, float] = {}
         self._survival: dict[str, list[float]] = {}
+        self._unseen = 0
+
+    def _probe(self) -> int:
+        """The window that costs least a token of it."""
+        return min(range(1, self.clock.widest), key=lambda k: self.clock.forward_ms(k + 1) / (k + 1))
 
     def window(self, context: Context) -> int:
         """Enough for the best window of the recent past, and one to spare: a drafted slot costs less than a chance."""
         if self._steps < self._warmup or not self._survival:
             return UNLIMITED
-        best = max(
-            best_window(survival, self.clock, slot_ms=self._slot_ms.get(mode, 0.0)) for mode, survival in self._survival.items()
-        )
-        return max(1, best + 1)
+        windows = [
+            best_window(survival, self.clock, slot_ms=self._slot_ms.get(mode, 0.0))
+            for mode, survival in self._survival.items()
+        ]
+        return max(windows) + 1
 
     def trim(self, context: Context, proposal: Proposal) -> int:
         if self._steps < self._warmup or not proposal.probabilities:
@@ -55,7 +63,12 @@ class WindowCost(Gate):
         for probability in proposal.probabilities:
             alive *= calibration.right(probability)
             survival.append(alive)
-        return best_window(survival, self.clock, spent=self._slot_ms.get(proposal.mode, 0.0) * len(proposal))
+        best = best_window(survival, self.clock, spent=self._slot_ms.get(proposal.mode, 0.0) * len(proposal))
+        self._unseen = 0 if best else self._unseen + 1
+        if self._unseen < PROBE:
+            return best
+        self._unseen = 0  # what is never looked at is never learnt: times may have changed
+        return self._probe()
 
     def observe(self, context: Context, step: Step) -> None:
         self.clock.observe(step)
