@@ -26,8 +26,8 @@ DRAFT_REASONS = (
     "after_end",
     "believed",
 )
-"""Why a draft was taken or refused; the index is what the store holds. `believed`: a lossy policy took a token that `ar`
-would not have chosen there."""
+"""Why a draft was taken or refused; the index is what the store holds. `believed`: a lossy policy took a token that
+`ar` would not have chosen there."""
 
 FINISH_REASONS = (
     "open",

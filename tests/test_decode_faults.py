@@ -162,17 +162,6 @@ def test_a_drafter_that_fails_is_switched_off_and_the_text_goes_on(
     assert run.complete
 
 
-def test_a_predictor_whose_numbers_overflow_is_switched_off(llama: Any, go: Any, truth: list[int]) -> None:
-    class Overflowing(Failing):
-        def propose(self, context: Context, window: int) -> Proposal:
-            return Proposal([5], [math.inf], states=torch.full((1, 32), math.nan))
-
-    run = go(llama, max_new_tokens=COUNT, drafter=Overflowing(truth, "nan"))
-    assert run.tokens.all_ids == [*PROMPT, *truth[:COUNT]]
-    assert set(run.tokens.modes[4:]) == {"ar"}
-    assert not len(run.drafts)
-
-
 # -- settings at the edge ----------------------------------------------------------------------------------------
 
 

@@ -49,7 +49,7 @@ def test_the_card_says_what_was_done(trained: tuple[Path, Path, dict[str, object
     assert [epoch["epoch"] for epoch in card["epochs"]] == [1.0, 2.0]
     assert card["settings"]["epochs"] == 2
     assert printed["epochs"] == card["epochs"]
-    assert card["predictor"]["kind"] == "attention"
+    assert card["predictor"]["kind"] == "gru"
     assert card["base"]["name"] == str(model_folder())
     assert not (folder / "checkpoint.pt").exists()
 

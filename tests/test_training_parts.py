@@ -15,7 +15,7 @@ from sotscope.errors import TrainingError
 from sotscope.models.load import Loaded
 from sotscope.testing.oracle import uncached
 from sotscope.testing.tiny import tiny
-from sotscope.training.batches import epoch, load_batch
+from sotscope.training.batches import batches_per_epoch, epoch, load_batch
 from sotscope.training.corpus import Sample, read_corpus, write_corpus
 from sotscope.training.features import collect, open_features
 from sotscope.training.fit import Basis, FitSettings, evaluate, fit
@@ -93,8 +93,29 @@ def test_the_loss_in_pieces_has_the_gradient_of_the_plain_one(monkeypatch: pytes
 def test_an_epoch_has_every_sample_once(base: Loaded, samples: list[Sample], tmp_path: Path) -> None:
     features = collect(base, samples, [1], tmp_path)
     chosen = np.flatnonzero(~features.test)
-    rows = [int(n) for batch in epoch(features, chosen, 60, 3, seed=1) for n in batch.length]
-    assert sorted(rows) == sorted(len(samples[i].ids) for i in chosen)
+    whole = list(epoch(features, chosen, 60, 3, seed=1, alone=False))
+    assert sorted(int(n) for batch in whole for n in batch.length) == sorted(len(samples[i].ids) for i in chosen)
+    assert len(whole) == batches_per_epoch(features, chosen, 60, alone=False)
+
+
+def test_loose_rows_have_the_targets_that_whole_samples_have(
+    base: Loaded, samples: list[Sample], tmp_path: Path
+) -> None:
+    features = collect(base, samples, [1], tmp_path)
+    chosen = np.flatnonzero(~features.test)
+
+    def facts(alone: bool) -> set[tuple[object, ...]]:
+        out = set()
+        for batch in epoch(features, chosen, 50, 3, seed=2, alone=alone):
+            for sample, row in batch.wanted[:, :, 0].nonzero().tolist():
+                n = int(batch.wanted[sample, row].sum())
+                state = tuple(batch.states[sample, row].float().flatten().tolist())
+                truth = tuple(batch.truth[sample, row, :n].float().flatten().tolist())
+                fed, target = batch.fed[sample, row, :n].tolist(), batch.target[sample, row, :n].tolist()
+                out.add((state, truth, *fed, *target))
+        return out
+
+    assert facts(alone=True) == facts(alone=False)
 
 
 def _basis(base: Loaded, words: list[int]) -> Basis:
@@ -110,8 +131,7 @@ def _predictor() -> Gru:
 
 def test_targets_are_the_rows_that_chose_the_answer(base: Loaded, samples: list[Sample], tmp_path: Path) -> None:
     features = collect(base, samples, [1], tmp_path)
-    batch = load_batch(features, [2], 3)
-    wanted = batch.target_rows(3)[0]
+    wanted = load_batch(features, [2, 3], 3).wanted[0]
     prompt, length = len(samples[2].prompt_ids), len(samples[2].ids)
     seen = {(row + 1 + slot) for row, slot in wanted.nonzero().tolist()}
     assert min(seen) == prompt - 1

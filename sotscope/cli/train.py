@@ -39,7 +39,7 @@ Tokens = Annotated[
     typer.Option("--tokens", min=0, help=f"Tokens of its own text the model writes (default {TOKENS:,}; 0 with --data)."),
 ]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the result; by default where record finds it.")]
-Kind = Annotated[str, typer.Option(help="Predictor architecture (default: attention for sot, heads for dmtd).")]
+Kind = Annotated[str, typer.Option(help="Predictor architecture (default: gru for sot, heads for dmtd).")]
 Slots = Annotated[int, typer.Option(min=1, max=8, help="Tokens it drafts at most.")]
 Words = Annotated[int, typer.Option("--vocabulary", min=16, help="Words of the draft vocabulary.")]
 Epochs = Annotated[float, typer.Option(min=0.01, help="Passes over the text.")]
@@ -59,12 +59,12 @@ def command(
     tokens: Tokens = None,
     out: Out = None,
     kind: Kind = "",
-    slots: Slots = 6,
+    slots: Slots = 5,
     vocabulary: Words = 8192,
-    epochs: Epochs = 4.0,
+    epochs: Epochs = 6.0,
     minutes: Minutes = 0.0,
     lr: Rate = 1e-3,
-    rows: Rows = 3072,
+    rows: Rows = 1024,
     seed: Seed = 0,
     work: Work = None,
     resume: Resume = False,

@@ -43,6 +43,6 @@ def tiny_bundle(
     generator = torch.Generator().manual_seed(seed)
     predictor = make_predictor(tiny_config(model, kind, slots)).eval().requires_grad_(False)
     for weight in predictor.parameters():
-        weight += 0.2 * torch.randn(weight.shape, generator=generator)
+        weight.add_(0.2 * torch.randn(weight.shape, generator=generator))
     base = {"name": type(model).__name__, "fingerprint": fingerprint(model)}
     return Bundle(predictor, torch.tensor(sorted(set(words))), {"mode": "sot", "base": base})

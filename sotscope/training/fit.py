@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sotscope.decode.predictors.contracts import Predictor
-from sotscope.training.batches import Batch, epoch, load_batch
+from sotscope.training.batches import Batch, batches_per_epoch, epoch, load_batch
 from sotscope.training.features import Features
 from sotscope.training.loss import HeadLoss, goals
 
@@ -23,15 +23,15 @@ from sotscope.training.loss import HeadLoss, goals
 class FitSettings:
     """How a predictor is fitted. ``minutes`` bounds the fit (0: ``epochs`` alone); both shape the learning rate."""
 
-    epochs: float = 4.0
+    epochs: float = 6.0
     minutes: float = 0.0
-    rows: int = 3072
+    rows: int = 1024
     lr: float = 1e-3
     warmup: float = 0.03
     decay: float = 0.01
     slot_weight: float = 0.9
     slot_share: float = 0.7
-    distill: float = 0.5
+    distill: float = 0.0
     state_weight: float = 0.1
     seed: int = 0
 
@@ -80,14 +80,14 @@ def fit(
     optimizer = torch.optim.AdamW(predictor.parameters(), lr=settings.lr, betas=(0.9, 0.95), weight_decay=0.0)
     if optimizer_state:
         optimizer.load_state_dict(optimizer_state)
-    per_epoch = max(1, sum(1 for _ in _sizes(features, train, settings, 0)))
+    per_epoch = batches_per_epoch(features, train, settings.rows, alone=predictor.alone)
     steps = max(1, round(per_epoch * settings.epochs))
     began = time.perf_counter()
     step = start_step
-    number = step // per_epoch
+    number, slots = step // per_epoch, predictor.config.slots
     while step < steps:
         losses = []
-        for batch in epoch(features, train, settings.rows, predictor.config.slots, settings.seed + number):
+        for batch in epoch(features, train, settings.rows, slots, settings.seed + number, alone=predictor.alone):
             spent = (time.perf_counter() - began) / 60
             done = max(step / steps, spent / settings.minutes if settings.minutes else 0.0)
             if done >= 1:
@@ -109,17 +109,6 @@ def fit(
         yield evaluate(predictor, features, basis, step / per_epoch, time.perf_counter() - began, float(np.mean(losses)))
 
 
-def _sizes(features: Features, chosen: NDArray[np.int64], settings: FitSettings, seed: int) -> Iterator[int]:
-    lengths = np.sort(np.diff(features.starts)[chosen])
-    count = 0
-    for length in lengths:
-        if count and (count + 1) * length > settings.rows:
-            yield count
-            count = 0
-        count += 1
-    yield count
-
-
 def _rate(done: float, warmup: float) -> float:
     """Linear warm-up, then a cosine to a twentieth."""
     if done < warmup:
@@ -129,9 +118,8 @@ def _rate(done: float, warmup: float) -> float:
 
 def predict(predictor: Predictor, batch: Batch, basis: Basis, rows: Sequence[Tensor]) -> list[Tensor]:
     """The predicted states [sample, n, dim] of the wanted rows of each slot."""
-    embeds = basis.embed[batch.ids[:, 1 : batch.states.shape[1] + len(rows)]]
     with torch.autocast("cpu", torch.bfloat16):
-        return predictor.unroll(batch.states, embeds, rows)
+        return predictor.unroll(batch.states, basis.embed[batch.fed], rows)
 
 
 def some_rows(batch: Batch, slots: int, share: float, generator: torch.Generator) -> list[Tensor]:
@@ -139,7 +127,7 @@ def some_rows(batch: Batch, slots: int, share: float, generator: torch.Generator
 
     Late slots are seldom reached, and cost as much as early ones.
     """
-    rows = batch.target_rows(1)[:, :, 0].any(0).nonzero()[:, 0]
+    rows = batch.wanted[:, :, 0].any(0).nonzero()[:, 0]
     out = [rows]
     for _ in range(1, slots):
         count = max(1, round(share * len(rows)))
@@ -148,28 +136,24 @@ def some_rows(batch: Batch, slots: int, share: float, generator: torch.Generator
     return out
 
 
-def train_step(predictor: Predictor, batch: Batch, basis: Basis, settings: FitSettings, generator: torch.Generator) -> float:
+def train_step(
+    predictor: Predictor, batch: Batch, basis: Basis, settings: FitSettings, generator: torch.Generator
+) -> float:
     """One backward pass; returns the mean loss a target."""
-    slots = predictor.config.slots
-    rows = some_rows(batch, slots, settings.slot_share, generator)
-    predicted = predict(predictor, batch, basis, rows)
-    wanted = batch.target_rows(slots)
-    states, samples, aims, weights = [], [], [], []
-    for slot, (found, at) in enumerate(zip(predicted, rows, strict=True)):
-        sample, row = wanted[:, at, slot].nonzero(as_tuple=True)
+    rows = some_rows(batch, predictor.config.slots, settings.slot_share, generator)
+    states, truths, targets, weights = [], [], [], []
+    for slot, (found, at) in enumerate(zip(predict(predictor, batch, basis, rows), rows, strict=True)):
+        sample, row = batch.wanted[:, at, slot].nonzero(as_tuple=True)
         states.append(found[sample, row])
-        samples.append(sample)
-        aims.append(at[row] + 1 + slot)
+        truths.append(batch.truth[sample, at[row], slot])
+        targets.append(basis.index[batch.target[sample, at[row], slot]])
         weights.append(torch.full((len(row),), settings.slot_weight**slot))
-    state, sample, aimed, weight = torch.cat(states), torch.cat(samples), torch.cat(aims), torch.cat(weights)
-    teacher = batch.states[sample, aimed, -1]
-    target = basis.index[batch.ids[sample, aimed + 1]]
-    place, at = torch.unique(sample * batch.states.shape[1] + aimed, return_inverse=True)
-    goal = goals(batch.states[:, :, -1].flatten(0, 1)[place], basis.head)
-    total = HeadLoss.apply(state, goal, at, target, weight, basis.head, settings.distill)
+    state, truth, target, weight = torch.cat(states), torch.cat(truths), torch.cat(targets), torch.cat(weights)
+    goal = goals(truth, basis.head) if settings.distill else None
+    total = HeadLoss.apply(state, goal, torch.arange(len(state)), target, weight, basis.head, settings.distill)
     if settings.state_weight:
-        scale = teacher.float().pow(2).mean(-1)
-        error = (state.float() - teacher.float()).pow(2).mean(-1) / scale
+        scale = truth.float().pow(2).mean(-1)
+        error = (state.float() - truth.float()).pow(2).mean(-1) / scale
         total = total + settings.state_weight * (error * weight).sum()
     loss = total / weight.sum()
     loss.backward()
@@ -218,7 +202,7 @@ def _right(predictor: Predictor, batch: Batch, basis: Basis, slots: int) -> Tens
     right = torch.zeros(count, rows, slots, dtype=torch.bool)
     for slot in range(slots):
         best = (predicted[slot].to(basis.head.dtype) @ basis.head.T).argmax(-1)
-        right[:, :, slot] = basis.vocabulary[best] == batch.ids[:, slot + 2 : slot + 2 + rows]
+        right[:, :, slot] = basis.vocabulary[best] == batch.target[:, :, slot]
     return right
 
 

@@ -19,7 +19,7 @@ class HeadLoss(torch.autograd.Function):
     """Cross-entropy of softmax(W state) with a mixture of the model's own distribution and the token that came.
 
     ``state [n, dim]``, ``goal [row, vocab]`` (the model's own distributions, ``goals``), ``at [n]`` (which row of
-    them), ``target [n]`` (index in the reduced vocabulary, -1: not in it), ``weight [n]``, ``head [vocab, dim]``,
+    them; ``goal`` None: the token that came is all there is), ``target [n]`` (index in the reduced vocabulary, -1: not in it), ``weight [n]``, ``head [vocab, dim]``,
     ``share``: how much of the target is the model's distribution (distillation, Hinton et al. 2015, arXiv 1503.02531).
     The value is the weighted sum of -log p(token that came) where it is in the vocabulary; the gradient is that of the
     mixture.
@@ -27,7 +27,7 @@ class HeadLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, state: Tensor, goal: Tensor, at: Tensor, target: Tensor, weight: Tensor, head: Tensor, share: float
+        ctx: Any, state: Tensor, goal: Tensor | None, at: Tensor, target: Tensor, weight: Tensor, head: Tensor, share: float
     ) -> Tensor:
         gradient = torch.empty_like(state)
         total = torch.zeros(())
@@ -37,11 +37,13 @@ class HeadLoss(torch.autograd.Function):
             known = (target[part] >= 0).nonzero()[:, 0]
             word = target[part][known]
             total -= (p[known, word].float().clamp(min=1e-6).log() * weight[part][known]).sum()
-            kept = torch.ones(len(p), dtype=p.dtype)
-            kept[known] = share
-            p.addcmul_(goal[at[part]], kept[:, None], value=-1.0)
+            if goal is not None:
+                kept = torch.ones(len(p), dtype=p.dtype)
+                kept[known] = share
+                p.addcmul_(goal[at[part]], kept[:, None], value=-1.0)
             p[known, word] -= 1 - share
-            gradient[part] = torch.matmul(p, head).to(state.dtype) * weight[part, None].to(state.dtype)
+            pull = torch.matmul(p, head).to(state.dtype) * weight[part, None].to(state.dtype)
+            gradient[part] = pull if goal is not None else pull * (target[part] >= 0)[:, None]
         ctx.save_for_backward(gradient)
         return total
 

@@ -28,7 +28,7 @@ from sotscope.training.corpus import Sample, own_text, read_corpus, write_corpus
 from sotscope.training.features import Features, collect, open_features
 from sotscope.training.fit import Basis, FitSettings, Report, fit
 
-KINDS = {"sot": "attention", "dmtd": "heads"}
+KINDS = {"sot": "gru", "dmtd": "heads"}
 """The architecture a mode is trained with, unless another is asked for."""
 CHECKPOINT = "checkpoint.pt"
 SMALLEST = 4
@@ -43,7 +43,7 @@ class TrainSettings:
     kind: str = ""
     data: tuple[Path, ...] = ()
     tokens: int = 0
-    slots: int = 6
+    slots: int = 5
     vocabulary: int = 8192
     fit: FitSettings = field(default_factory=FitSettings)
 

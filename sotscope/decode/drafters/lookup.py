@@ -24,7 +24,9 @@ class Lookup(Drafter):
 
     def __init__(self, window: int = 10, longest: int = 6, shortest: int = 2) -> None:
         if not 1 <= shortest <= longest or window < 1:
-            raise DecodeError(f"lookup needs 1 <= shortest <= longest, window >= 1; got {shortest}, {longest}, {window}.")
+            raise DecodeError(
+                f"lookup needs 1 <= shortest <= longest, window >= 1; got {shortest}, {longest}, {window}."
+            )
         self.window = window
         self._longest, self._shortest = longest, shortest
         self._context: Context | None = None

@@ -54,7 +54,7 @@ class StateDrafter(Drafter):
             raise DecodeError(f"the drafter predicts states of {config.dim} numbers; this model's are of another size.")
         words = bundle.vocabulary
         if not len(words) or int(words.min()) < 0 or int(words.max()) >= len(head.weight):
-            raise DecodeError(f"the draft vocabulary is empty or not of this model's {len(head.weight)}; train it again.")
+            raise DecodeError("the drafter's vocabulary is empty or another model's; train or copy it again.")
         self._dtype = draft_dtype(self.settings.dtype, model.device)
         self._embed = embed
         self._head = DraftHead(head.weight, words, self._dtype, head.bias)

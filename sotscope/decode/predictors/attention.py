@@ -58,7 +58,7 @@ class Attention(Predictor):
         batch, count = states.shape[:2]
         fused = self.entrance.fused(states)
         every = torch.arange(count, device=states.device)
-        x = self.entrance(fused, embeds[:, :count])
+        x = self.entrance(fused, embeds[:, :, 0])
         queries, base_keys, base_values = self._qkv(x, every)
         own: list[tuple[Tensor, Tensor]] = []
         hidden, before = x, every
@@ -69,7 +69,7 @@ class Attention(Predictor):
             if slot == 0:
                 x, q = x[:, kept], queries[:, :, kept]
             else:
-                x = self.entrance(hidden[:, kept], embeds[:, wanted + slot])
+                x = self.entrance(hidden[:, kept], embeds[:, wanted, slot])
                 q, key, value = self._qkv(x, wanted + slot)
                 own.append((key, value))
             seen = self._attend(q, base_keys, base_values, own, self._unseen(wanted, every))

@@ -49,6 +49,8 @@ class Predictor(nn.Module, ABC):
     """
 
     feedback: ClassVar[bool] = True
+    alone: ClassVar[bool] = False
+    """Whether a row is predicted from nothing but itself, so that it can be trained on rows from anywhere."""
 
     def __init__(self, config: PredictorConfig) -> None:
         super().__init__()
@@ -58,15 +60,17 @@ class Predictor(nn.Module, ABC):
     def unroll(self, states: Tensor, embeds: Tensor, rows: Sequence[Tensor]) -> list[Tensor]:
         """Each slot of some rows, true tokens fed back.
 
-        ``states [batch, row, state, dim]``, ``embeds [batch, row + slots - 1, dim]`` (the tokens chosen at the rows and
-        those after them); ``rows[slot] [n]`` are the rows wanted of a slot, all of them also wanted of the slot before.
-        Returns [batch, n, dim] for each slot.
+        ``states [batch, row, state, dim]``, ``embeds [batch, row, slot, dim]`` (the token chosen at the row and those
+        after it); ``rows[slot] [n]`` are the rows wanted of a slot, all of them also wanted of the slot before.
+        Returns [batch, n, dim] for each slot. Where ``alone`` is True, rows need not belong together.
         """
 
     def rollout(self, states: Tensor, embeds: Tensor, slots: int) -> Tensor:
-        """All slots of all rows: [batch, row, slot, dim]."""
-        every = torch.arange(states.shape[1], device=states.device)
-        return torch.stack(self.unroll(states, embeds, [every] * slots), 2)
+        """All slots of all rows: [batch, row, slot, dim]. ``embeds [batch, row + slots - 1, dim]``."""
+        count = states.shape[1]
+        every = torch.arange(count, device=states.device)
+        fed = torch.stack([embeds[:, slot : slot + count] for slot in range(slots)], 2)
+        return torch.stack(self.unroll(states, fed, [every] * slots), 2)
 
     @abstractmethod
     def absorb(self, memory: Any, states: Tensor, embeds: Tensor) -> Any:

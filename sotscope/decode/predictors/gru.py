@@ -16,6 +16,8 @@ from sotscope.decode.predictors.contracts import Mix, Norm, Predictor, Predictor
 
 
 class Gru(Predictor):
+    alone: ClassVar[bool] = True
+
     def __init__(self, config: PredictorConfig) -> None:
         super().__init__(config)
         self.start = nn.Linear(config.states * config.dim, config.inner)
@@ -40,7 +42,7 @@ class Gru(Predictor):
         cell = torch.tanh(self.start(unit(states[:, before]).flatten(-2)))
         out = []
         for slot, wanted in enumerate(rows):
-            given = self._input(embeds[:, wanted + slot], slot)
+            given = self._input(embeds[:, wanted, slot], slot)
             cell = self.cell(given.flatten(0, 1), cell[:, within(wanted, before)].flatten(0, 1))
             cell = cell.view(batch, len(wanted), -1)
             before = wanted

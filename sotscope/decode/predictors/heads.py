@@ -17,6 +17,7 @@ from sotscope.decode.predictors.contracts import Entrance, Mix, Norm, Predictor,
 
 class Heads(Predictor):
     feedback: ClassVar[bool] = False
+    alone: ClassVar[bool] = True
 
     def __init__(self, config: PredictorConfig) -> None:
         super().__init__(config)
@@ -33,7 +34,7 @@ class Heads(Predictor):
 
     def unroll(self, states: Tensor, embeds: Tensor, rows: Sequence[Tensor]) -> list[Tensor]:
         first = rows[0]
-        trunk = self.mix(self.entrance(self.entrance.fused(states[:, first]), embeds[:, first]))
+        trunk = self.mix(self.entrance(self.entrance.fused(states[:, first]), embeds[:, first, 0]))
         return [self._slot(trunk[:, within(wanted, first)], slot) for slot, wanted in enumerate(rows)]
 
     def absorb(self, memory: Tensor | None, states: Tensor, embeds: Tensor) -> Tensor:

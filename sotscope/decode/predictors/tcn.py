@@ -21,7 +21,7 @@ class Tcn(Predictor):
         self.out = Norm(config.dim)
 
     def unroll(self, states: Tensor, embeds: Tensor, rows: Sequence[Tensor]) -> list[Tensor]:
-        base = self.entrance(self.entrance.fused(states), embeds[:, : states.shape[1]])
+        base = self.entrance(self.entrance.fused(states), embeds[:, :, 0])
         own: list[Tensor] = []
         hidden, before = base, torch.arange(states.shape[1], device=states.device)
         out = []
@@ -29,7 +29,7 @@ class Tcn(Predictor):
             kept = within(wanted, before)
             own = [x[:, kept] for x in own]
             if slot:
-                own.insert(0, self.entrance(hidden[:, kept], embeds[:, wanted + slot]))
+                own.insert(0, self.entrance(hidden[:, kept], embeds[:, wanted, slot]))
             moved = own[0] if slot else base[:, wanted]
             for age, tap in enumerate(self.taps):
                 moved = moved + tap(own[age] if age < slot else _later(base, age - slot)[:, wanted])
