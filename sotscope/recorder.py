@@ -105,9 +105,7 @@ def recording(
     An exception inside is noted in the run (finish reason ``interrupted`` or ``error``) and raised on.
     """
     loaded = load_model(model, tokenizer, settings, report)
-    recorded = Recording(
-        loaded, settings, drafter=drafter, processors=processors, report=report, on_alarm=on_alarm
-    )
+    recorded = Recording(loaded, settings, drafter=drafter, processors=processors, report=report, on_alarm=on_alarm)
     try:
         with recorded.tap:
             yield recorded

@@ -19,7 +19,18 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, dict[
     """A drafter trained on 1,500 tokens the tiny model wrote; its folder, the work folder, what was printed."""
     folder = tmp_path_factory.mktemp("trained")
     answer = call(
-        "train", "sot", "-m", model_folder(), "--tokens", 1500, "-o", folder / "sot", "--work", folder / "work", *SMALL, "--json"
+        "train",
+        "sot",
+        "-m",
+        model_folder(),
+        "--tokens",
+        1500,
+        "-o",
+        folder / "sot",
+        "--work",
+        folder / "work",
+        *SMALL,
+        "--json",
     )
     assert answer.code == 0, answer.err
     return folder / "sot", folder / "work", answer.json
@@ -64,12 +75,19 @@ def test_data_of_ones_own_and_the_heads_of_dmtd(trained: tuple[Path, Path, dict[
     data = tmp_path / "mine.jsonl"
     write_corpus(data, [Sample("chat", [5, 6, 7 + i], list(range(20 + i, 40 + i)), split="train") for i in range(30)])
     out = tmp_path / "dmtd"
-    made = call("train", "dmtd", "-m", model_folder(), "--data", data, "-o", out, "--work", tmp_path / "w", *SMALL, "--json")
+    made = call(
+        "train", "dmtd", "-m", model_folder(), "--data", data, "-o", out, "--work", tmp_path / "w", *SMALL, "--json"
+    )
     assert made.code == 0, made.err
     assert made.json["data"]["samples"] == 30
-    assert any(name.endswith("test") for name in made.json["data"]["tokens"]), "without a split of its own, some is held out"
+    assert any(name.endswith("test") for name in made.json["data"]["tokens"]), (
+        "without a split of its own, some is held out"
+    )
     run = tmp_path / "r.sot"
-    assert call("record", "why?", "-m", model_folder(), "-n", 8, "--mode", "dmtd", "--drafter", out, "-o", run, "-q").code == 0
+    assert (
+        call("record", "why?", "-m", model_folder(), "-n", 8, "--mode", "dmtd", "--drafter", out, "-o", run, "-q").code
+        == 0
+    )
 
 
 def test_a_drafter_without_a_folder_of_its_own_is_found_by_record(
@@ -96,7 +114,9 @@ def test_a_controller_is_trained_on_what_became_of_drafts(
     assert made.json["data"]["steps"] > 10
     assert set(made.json["figures"]) == {"held_out_loss", "loss_of_constant_rates"}
     out = tmp_path / "a.sot"
-    used = call("record", "why?", "-m", model_folder(), "-n", 20, "--mode", "sot", "--controller", "lstm", "-o", out, "-q")
+    used = call(
+        "record", "why?", "-m", model_folder(), "-n", 20, "--mode", "sot", "--controller", "lstm", "-o", out, "-q"
+    )
     assert used.code == 0, used.err
     assert len(open_run(out).tokens.generated_ids) == 20
 

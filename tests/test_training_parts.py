@@ -34,7 +34,8 @@ def samples(base: Loaded) -> list[Sample]:
     prompts = [chance.integers(3, 97, size=chance.integers(3, 9)).tolist() for _ in range(24)]
     answers = continue_batch(base.model, prompts, 16, frozenset())
     return [
-        Sample("chat", p, a, "test" if i % 6 == 0 else "train") for i, (p, a) in enumerate(zip(prompts, answers, strict=True))
+        Sample("chat", p, a, "test" if i % 6 == 0 else "train")
+        for i, (p, a) in enumerate(zip(prompts, answers, strict=True))
     ]
 
 

@@ -39,7 +39,7 @@ Tokens = Annotated[
     typer.Option("--tokens", min=2, help="Tokens decoded of each prompt [128].", metavar="N", show_default=False),
 ]
 Rounds = Annotated[
-    int | None,
+    int,
     typer.Option("--rounds", min=1, help="How often each prompt is decoded [1].", metavar="N", show_default=False),
 ]
 Modes = Annotated[str, typer.Option("--modes", help="What is measured beside ar, with commas.", metavar="MODES")]

@@ -38,10 +38,11 @@ def command(runs: RunsArgument, as_json: shared.JsonFlag = False) -> None:
     made = table("run", "mode", "tokens", "text", "a forward", "drafts taken", "tokens/s",
                  right=("tokens", "a forward", "drafts taken", "tokens/s"), wraps="run")  # fmt: skip
     for line in lines:
-        taken = line["acceptance_rate"]
+        rate = line["acceptance_rate"]
+        taken = "" if rate is None else f"{rate:.0%}"
         made.add_row(
             printable(Path(line["run"]).name), line["mode"], str(line["new_tokens"]), _verdict(line),
-            number(line["tokens_per_forward"]), "" if taken is None else f"{taken:.0%}", number(line["tokens_per_second"]),
+            number(line["tokens_per_forward"]), taken, number(line["tokens_per_second"]),
         )  # fmt: skip
     output().print(made)
 

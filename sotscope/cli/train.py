@@ -29,16 +29,22 @@ What = Annotated[
     typer.Argument(metavar="sot|dmtd|controller", help="What to train.", show_default=False,
                    autocompletion=lambda: list(WHAT)),
 ]  # fmt: skip
-Model = Annotated[str, typer.Option("--model", "-m", help="The base model: smollm2, a folder, a .gguf file or a hub id.")]
+Model = Annotated[
+    str, typer.Option("--model", "-m", help="The base model: smollm2, a folder, a .gguf file or a hub id.")
+]
 Data = Annotated[
     list[Path] | None,
     typer.Option("--data", help="JSON lines with prompt_ids and new_ids of this model (.gz too); repeatable."),
 ]
 Tokens = Annotated[
     int | None,
-    typer.Option("--tokens", min=0, help=f"Tokens of its own text the model writes (default {TOKENS:,}; 0 with --data)."),
+    typer.Option(
+        "--tokens", min=0, help=f"Tokens of its own text the model writes (default {TOKENS:,}; 0 with --data)."
+    ),
 ]
-Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the result; by default where record finds it.")]
+Out = Annotated[
+    Path | None, typer.Option("--out", "-o", help="Folder for the result; by default where record finds it.")
+]
 Kind = Annotated[str, typer.Option(help="Predictor architecture (default: gru for sot, heads for dmtd).")]
 Slots = Annotated[int, typer.Option(min=1, max=8, help="Tokens it drafts at most.")]
 Words = Annotated[int, typer.Option("--vocabulary", min=16, help="Words of the draft vocabulary.")]
@@ -48,10 +54,14 @@ Rate = Annotated[float, typer.Option("--lr", min=1e-6, max=1.0, help="Largest le
 Rows = Annotated[int, typer.Option(min=16, help="Token positions a step.")]
 Seed = Annotated[int, typer.Option(min=0, help="Same seed, same drafter (on one machine).")]
 Work = Annotated[Path | None, typer.Option(help="Where text and states are kept for the next training.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on from the last epoch's checkpoint in the result's folder.")]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on from the last epoch's checkpoint in the result's folder.")
+]
 
 
-@app.command(epilog=shared.examples("sotscope train sot --tokens 200000", "sotscope train dmtd --data mine.jsonl -o my"))
+@app.command(
+    epilog=shared.examples("sotscope train sot --tokens 200000", "sotscope train dmtd --data mine.jsonl -o my")
+)
 def command(
     what: What,
     model: Model = "smollm2",
@@ -121,7 +131,9 @@ def _say(card: dict[str, Any], folder: Path, as_json: bool) -> None:
             }
         )
     )
-    output().print(f'next: sotscope record --mode {card["mode"]} --drafter {folder} "Why is the sky blue?"', soft_wrap=True)
+    output().print(
+        f'next: sotscope record --mode {card["mode"]} --drafter {folder} "Why is the sky blue?"', soft_wrap=True
+    )
 
 
 class _Bars:
@@ -160,4 +172,5 @@ class _Bars:
 
     def report(self, report: Any) -> None:
         figures = ", ".join(f"{name} {value}" for name, value in report.tokens_per_forward.items())
-        say(f"epoch {report.epoch:.2f} ({report.seconds / 60:.1f} min): loss {report.loss:.3f}; tokens a forward: {figures}")
+        minutes = f"{report.seconds / 60:.1f} min"
+        say(f"epoch {report.epoch:.2f} ({minutes}): loss {report.loss:.3f}; tokens a forward: {figures}")

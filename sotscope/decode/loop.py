@@ -209,7 +209,7 @@ class Decoder:
         try:
             proposal = self.drafter.propose(context, window)
             self._check(proposal, window)
-        except Exception as error:  # noqa: BLE001 - whatever a drafter does, the text must not suffer
+        except Exception as error:
             if not self.drafter.may_reject:
                 raise  # a given text: without it there is nothing to decode
             self._drafting_off(context, f"failed ({type(error).__name__}: {error})")

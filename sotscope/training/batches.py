@@ -77,7 +77,10 @@ def load_batch(features: Features, samples: list[int], slots: int) -> Batch:
 def _answer_rows(features: Features, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
     """Places of the rows whose next row chose a token of the answer, which there is."""
     spans = [features.rows(int(i)) for i in chosen]
-    parts = [np.arange(span.start + max(0, features.prompt[i] - 2), span.stop - 2) for i, span in zip(chosen, spans, strict=True)]
+    parts = [
+        np.arange(span.start + max(0, features.prompt[i] - 2), span.stop - 2)
+        for i, span in zip(chosen, spans, strict=True)
+    ]
     return np.concatenate(parts)
 
 
@@ -91,7 +94,12 @@ def _loose(features: Features, places: NDArray[np.int64], rows: int, slots: int)
 
 
 def _batch(
-    features: Features, places: NDArray[np.int64], stops: NDArray[np.int64], samples: list[int], prompt: Tensor, slots: int
+    features: Features,
+    places: NDArray[np.int64],
+    stops: NDArray[np.int64],
+    samples: list[int],
+    prompt: Tensor,
+    slots: int,
 ) -> Batch:
     """Rows at ``places [sample, row]``, each of a text that ends before ``stops``; ``samples`` whose they are."""
     ahead = places[..., None] + 1 + np.arange(slots)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,9 @@ def train_controller(
     with torch.no_grad():
         held_out, constant = float(_loss(net, *test)), _constant(train[1], test[1])
     out.mkdir(parents=True, exist_ok=True)
-    save_file({name: value.to(torch.float16).contiguous() for name, value in net.state_dict().items()}, str(out / WEIGHTS))
+    save_file(
+        {name: value.to(torch.float16).contiguous() for name, value in net.state_dict().items()}, str(out / WEIGHTS)
+    )
     card = {
         "mode": "controller", "drafter": mode, "base": {"name": loaded.name, **fingerprints(loaded.model)},
         "data": {"runs": len(runs), "steps": sum(map(len, runs))}, "settings": {"tokens": tokens, "seed": seed},
@@ -108,7 +111,7 @@ def _stack(runs: list[list[Step]]) -> tuple[Tensor, Tensor]:
     inputs = torch.zeros(len(runs), longest, len(facts(runs[0][0])))
     fate = torch.full((len(runs), longest, SLOTS), -1.0)
     for row, steps in enumerate(runs):
-        for at, (step, following) in enumerate(zip(steps, steps[1:], strict=False)):
+        for at, (step, following) in enumerate(pairwise(steps)):
             inputs[row, at] = torch.tensor(facts(step))
             for draft in following.drafts[:SLOTS]:
                 if draft.reason not in ("after_miss", "after_end"):
@@ -124,7 +127,9 @@ def _loss(net: SurvivalNet, inputs: Tensor, fate: Tensor) -> Tensor:
 
 def _constant(train: Tensor, test: Tensor) -> float:
     """The loss of knowing nothing but how often each slot is right: what the net must beat."""
-    rates = torch.stack([slot[slot >= 0].mean() if (slot >= 0).any() else torch.tensor(0.5) for slot in train.unbind(-1)])
+    rates = torch.stack(
+        [slot[slot >= 0].mean() if (slot >= 0).any() else torch.tensor(0.5) for slot in train.unbind(-1)]
+    )
     known = test >= 0
     spread = rates.clamp(1e-3, 1 - 1e-3).expand_as(test)
     return float(torch.nn.functional.binary_cross_entropy(spread[known], test[known]))

@@ -53,7 +53,8 @@ def read_corpus(path: Path) -> list[Sample]:
     number = 0
     try:
         with opener(path, "rt", encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
+            for line in lines:
+                number += 1
                 data = json.loads(line)
                 known = {name: data[name] for name in Sample.__dataclass_fields__ if name in data}
                 sample = Sample(**known)
@@ -195,4 +196,5 @@ def _chat_frame(tokenizer: Any) -> tuple[list[int], list[int]] | None:
         [{"role": "user", "content": _MARK}], tokenize=False, add_generation_prompt=True
     )
     before, _, after = text.partition(_MARK)
-    return tuple(tokenizer(part, add_special_tokens=False)["input_ids"] for part in (before, after))  # type: ignore[return-value]
+    first, last = (tokenizer(part, add_special_tokens=False)["input_ids"] for part in (before, after))
+    return first, last

@@ -106,7 +106,9 @@ def fit(
         if not losses:
             return
         on_epoch(step, optimizer)
-        yield evaluate(predictor, features, basis, step / per_epoch, time.perf_counter() - began, float(np.mean(losses)))
+        yield evaluate(
+            predictor, features, basis, step / per_epoch, time.perf_counter() - began, float(np.mean(losses))
+        )
 
 
 def _rate(done: float, warmup: float) -> float:
@@ -150,7 +152,9 @@ def train_step(
         weights.append(torch.full((len(row),), settings.slot_weight**slot))
     state, truth, target, weight = torch.cat(states), torch.cat(truths), torch.cat(targets), torch.cat(weights)
     goal = goals(truth, basis.head) if settings.distill else None
-    total = HeadLoss.apply(state, goal, torch.arange(len(state)), target, weight, basis.head, settings.distill)
+    total = HeadLoss.apply(  # type: ignore[no-untyped-call]
+        state, goal, torch.arange(len(state)), target, weight, basis.head, settings.distill
+    )
     if settings.state_weight:
         scale = truth.float().pow(2).mean(-1)
         error = (state.float() - truth.float()).pow(2).mean(-1) / scale

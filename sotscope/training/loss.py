@@ -18,16 +18,23 @@ PIECE = 256
 class HeadLoss(torch.autograd.Function):
     """Cross-entropy of softmax(W state) with a mixture of the model's own distribution and the token that came.
 
-    ``state [n, dim]``, ``goal [row, vocab]`` (the model's own distributions, ``goals``), ``at [n]`` (which row of
-    them; ``goal`` None: the token that came is all there is), ``target [n]`` (index in the reduced vocabulary, -1: not in it), ``weight [n]``, ``head [vocab, dim]``,
-    ``share``: how much of the target is the model's distribution (distillation, Hinton et al. 2015, arXiv 1503.02531).
-    The value is the weighted sum of -log p(token that came) where it is in the vocabulary; the gradient is that of the
-    mixture.
+    ``state [n, dim]``; ``goal [row, vocab]`` are the model's own distributions (``goals``) and ``at [n]`` which row of
+    them counts (``goal`` None: the token that came is all there is); ``target [n]`` is that token's place in the
+    reduced vocabulary (-1: not in it); ``weight [n]``; ``head [vocab, dim]``; ``share`` is how much of the mixture is the
+    model's distribution (distillation, Hinton et al. 2015, arXiv 1503.02531). The value is the weighted sum of
+    -log p(token that came) where it is in the vocabulary; the gradient is that of the mixture.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, state: Tensor, goal: Tensor | None, at: Tensor, target: Tensor, weight: Tensor, head: Tensor, share: float
+        ctx: Any,
+        state: Tensor,
+        goal: Tensor | None,
+        at: Tensor,
+        target: Tensor,
+        weight: Tensor,
+        head: Tensor,
+        share: float,
     ) -> Tensor:
         gradient = torch.empty_like(state)
         total = torch.zeros(())
@@ -48,7 +55,7 @@ class HeadLoss(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = ctx.saved_tensors
         return gradient * grads[0].to(gradient.dtype), None, None, None, None, None, None
 

@@ -101,7 +101,9 @@ def _fit(
 ) -> None:
     """Fit, with a checkpoint and a figure an epoch."""
     start, optimizer, file = 0, None, out / CHECKPOINT
-    identity = _hash([bundle.card["base"], bundle.card["data"], bundle.card["settings"], bundle.predictor.config.as_dict()])
+    identity = _hash(
+        [bundle.card["base"], bundle.card["data"], bundle.card["settings"], bundle.predictor.config.as_dict()]
+    )
     if resume:
         start, optimizer = _restore(bundle, file, identity)
     total = math.ceil(settings.epochs * 1000)
@@ -136,7 +138,9 @@ def _restore(bundle: Bundle, file: Path, identity: str) -> tuple[int, dict[str, 
 # -- text and features -------------------------------------------------------------------------------------------
 
 
-def gather(loaded: Loaded, settings: TrainSettings, work: Path, watcher: Watcher) -> tuple[list[Sample], list[dict[str, Any]]]:
+def gather(
+    loaded: Loaded, settings: TrainSettings, work: Path, watcher: Watcher
+) -> tuple[list[Sample], list[dict[str, Any]]]:
     """Samples of all files and of the model's own text, and what came from where.
 
     Own text is kept in ``work`` and used again. Raises TrainingError where there is too little.
@@ -226,7 +230,7 @@ def make_basis(loaded: Loaded, features: Features, size: int) -> Basis:
     head = loaded.model.get_output_embeddings().weight.detach()
     seen: Counter[int] = Counter()
     for i in np.flatnonzero(~features.test):
-        seen.update(features.ids[features.rows(i)][features.prompt[i] :].tolist())
+        seen.update(features.ids[features.rows(int(i))][features.prompt[i] :].tolist())
     ranked = [token for token, _ in seen.most_common()]
     known = set(ranked)
     ranked += [token for token in range(len(embed)) if token not in known]  # low ids are common in most vocabularies
@@ -273,5 +277,3 @@ def _hash(value: Any) -> str:
 
 def _file_hash(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-
-

@@ -25,7 +25,9 @@ class Combine(Drafter):
     def __init__(self, drafters: Sequence[Drafter], trust: float = 0.75) -> None:
         layers = {drafter.layers for drafter in drafters} - {None}
         if not drafters or len(layers) > 1:
-            raise DecodeError("combine needs at least one drafter, and those that read states must read the same layers.")
+            raise DecodeError(
+                "combine needs at least one drafter, and those that read states must read the same layers."
+            )
         self._drafters = list(drafters)
         self._trust = trust
         self._asked: Drafter | None = None

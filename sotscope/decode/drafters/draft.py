@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from sotscope.decode.accept import probabilities
@@ -79,5 +78,7 @@ def make(setup: Setup) -> DraftModel:
     theirs = tokenizer.get_vocab() if tokenizer is not None else None
     sizes = [int(m.get_input_embeddings().weight.shape[0]) for m in (setup.model, model)]
     if ours != theirs or (ours is None and sizes[0] != sizes[1]):
-        raise DecodeError(f"{name} does not share the tokenizer of {setup.name or 'this model'}; it cannot draft for it.")
+        raise DecodeError(
+            f"{name} does not share the tokenizer of {setup.name or 'this model'}; it cannot draft for it."
+        )
     return DraftModel(model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from sotscope.events import Step
 
@@ -44,7 +45,7 @@ def _filled(widths: Mapping[int, float]) -> list[float]:
     if not known or known[0] != 1:
         raise ValueError("the table of widths must begin with 1.")
     out = [widths[1]]
-    for low, high in zip(known, known[1:], strict=False):
+    for low, high in pairwise(known):
         step = (widths[high] - widths[low]) / (high - low)
         out += [widths[low] + step * (width - low) for width in range(low + 1, high + 1)]
     return out

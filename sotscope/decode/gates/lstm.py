@@ -89,5 +89,7 @@ def load_net(folder: Path) -> SurvivalNet:
         json.loads((folder / CARD).read_text())
         net.load_state_dict({k: v.float() for k, v in load_file(str(folder / WEIGHTS)).items()})
     except (OSError, ValueError, SafetensorError, RuntimeError) as error:
-        raise DecodeError(f"there is no window controller in {folder} ({error}); see: sotscope train controller.") from error
+        raise DecodeError(
+            f"there is no window controller in {folder} ({error}); see: sotscope train controller."
+        ) from error
     return net.eval().requires_grad_(False)

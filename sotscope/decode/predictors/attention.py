@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +27,8 @@ class Memory:
 
 
 class Attention(Predictor):
+    frequency: Tensor
+
     def __init__(self, config: PredictorConfig) -> None:
         super().__init__(config)
         d, h = config.dim, config.head_dim
@@ -42,10 +45,18 @@ class Attention(Predictor):
 
     def start_from(self, block: nn.Module, norm: nn.Module) -> None:
         attn, mlp = getattr(block, "self_attn", None), getattr(block, "mlp", None)
-        pairs = [(self.q, attn, "q_proj"), (self.k, attn, "k_proj"), (self.v, attn, "v_proj"), (self.o, attn, "o_proj"),
-                 (self.mix.gate, mlp, "gate_proj"), (self.mix.up, mlp, "up_proj"), (self.mix.down, mlp, "down_proj"),
-                 (self.norm, block, "input_layernorm"), (self.mix.norm, block, "post_attention_layernorm")]  # fmt: skip
-        found = [(own, getattr(owner, name, None)) for own, owner, name in pairs]
+        pairs: list[tuple[Any, Any, str]] = [
+            (self.q, attn, "q_proj"),
+            (self.k, attn, "k_proj"),
+            (self.v, attn, "v_proj"),
+            (self.o, attn, "o_proj"),
+            (self.mix.gate, mlp, "gate_proj"),
+            (self.mix.up, mlp, "up_proj"),
+            (self.mix.down, mlp, "down_proj"),
+            (self.norm, block, "input_layernorm"),
+            (self.mix.norm, block, "post_attention_layernorm"),
+        ]
+        found: list[tuple[Any, Any]] = [(own, getattr(owner, name, None)) for own, owner, name in pairs]
         found.append((self.out, norm))
         for own, theirs in found:
             weight = getattr(theirs, "weight", None)

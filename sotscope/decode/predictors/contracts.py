@@ -84,7 +84,7 @@ class Predictor(nn.Module, ABC):
     def then(self, carry: Any, embed: Tensor) -> tuple[Tensor, Any]:
         """The state of the next slot [dim], after the token of the slot before (``embed [dim]``)."""
 
-    def start_from(self, block: nn.Module, norm: nn.Module) -> None:  # noqa: B027 - most have nothing to copy
+    def start_from(self, block: nn.Module, norm: nn.Module) -> None:
         """Copy what fits from the base's last block and final norm: training then starts closer."""
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from sotscope.decode.predictors.contracts import Entrance, Mix, Norm, Predictor, PredictorConfig, within
@@ -23,11 +22,8 @@ class Heads(Predictor):
         super().__init__(config)
         self.entrance = Entrance(config)
         self.mix = Mix(config.dim, config.inner)
-        self.blocks = nn.ModuleList(nn.Linear(config.dim, config.dim) for _ in range(config.slots))
+        self.blocks = nn.ModuleList(_zero(nn.Linear(config.dim, config.dim)) for _ in range(config.slots))
         self.out = Norm(config.dim)
-        for block in self.blocks:
-            nn.init.zeros_(block.weight)
-            nn.init.zeros_(block.bias)
 
     def _slot(self, trunk: Tensor, slot: int) -> Tensor:
         return self.out(trunk + nn.functional.silu(self.blocks[slot](trunk)))  # type: ignore[no-any-return]
@@ -46,3 +42,9 @@ class Heads(Predictor):
     def then(self, carry: tuple[Tensor, int], embed: Tensor) -> tuple[Tensor, tuple[Tensor, int]]:
         trunk, slot = carry
         return self._slot(trunk, slot), (trunk, slot + 1)
+
+
+def _zero(block: nn.Linear) -> nn.Linear:
+    nn.init.zeros_(block.weight)
+    nn.init.zeros_(block.bias)
+    return block
