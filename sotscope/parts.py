@@ -35,8 +35,6 @@ class PartsMaker:
         report: Callable[[str], None] = lambda text: None,
         drafter: Drafter | None = None,
     ) -> None:
-        if decode.mode == "ar" and drafter is None and decode.window is not None:
-            raise DecodeError("--window limits drafts, and mode ar makes none; choose a --mode that does.")
         self._loaded = loaded
         self._report = report
         self._given = drafter

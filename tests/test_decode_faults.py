@@ -173,11 +173,11 @@ def test_window_0_is_plain_decoding(mode: str, llama: Any, go: Any, folder: Path
     assert set(run.steps["rows"][1:]) == {1}
 
 
-@pytest.mark.parametrize("mode", ["sot", "lookup", "combine"])
-def test_a_window_beyond_the_context_ends_with_the_context(mode: str, go: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("mode", "window"), [("sot", 8), ("lookup", 64), ("combine", 64)])
+def test_a_window_beyond_the_context_ends_with_the_context(mode: str, window: int, go: Any, tmp_path: Path) -> None:
     model = tiny("llama", max_position_embeddings=16)
     tiny_bundle(model, slots=8, vocabulary=[3, 5]).save(tmp_path / "d")
-    config = trained(tmp_path / "d", mode, window=300, max_new_tokens=50, lookup={"shortest": 1, "window": 64})
+    config = trained(tmp_path / "d", mode, window=window, max_new_tokens=50, lookup={"shortest": 1, "window": 64})
     run = go(model, "5 17 3 5 17 3 5", config=config)
     assert run.info()["outcome"]["finish_reason"] == "context_limit"
     assert len(run) == 16

@@ -80,7 +80,9 @@ def command(
     as_json: shared.JsonFlag = False,
 ) -> None:
     """Decode prompts greedily, one token a step and with drafts, and compare: identical, a numerical tie (two tokens
-    as likely as each other but for rounding), or a real divergence. Exit code 1 when there is a real one."""
+    as likely as each other but for rounding), or a real divergence. Exit code 1 when there is a real one. Everything
+    that can be drafted is, whatever it costs, unless a --controller or the --guard is asked for."""
+    controller, guard = controller or "none", bool(guard)
     settings = run_config(dict(locals(), prompts=None, limit=None, as_json=None), None)
     with Spinner(notes(), quiet=as_json) as spinner, capture_extra("check"):
         from sotscope.catalog import DRAFTERS

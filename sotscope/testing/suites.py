@@ -130,9 +130,14 @@ def check_predictor(kind: str) -> None:
     with torch.inference_mode():
         trained = predictor.rollout(states[None], embeds[None], slots)
         assert trained.shape == (1, rows, slots, dim)
-        fewer = [torch.arange(rows)[:: 2**slot] for slot in range(slots)]
-        for slot, some in enumerate(predictor.unroll(states[None], embeds[None], fewer)):
+        fewer = [torch.arange(0, rows, 2**slot) for slot in range(slots)]
+        fed = torch.stack([embeds[slot : slot + rows] for slot in range(slots)], 1)[None]
+        for slot, some in enumerate(predictor.unroll(states[None], fed, fewer)):
             assert torch.allclose(some, trained[:, fewer[slot], slot], atol=1e-5), "fewer rows give other states"
+        mixed = torch.arange(rows - 1, -1, -1)
+        anywhere = torch.stack(predictor.unroll(states[None, mixed], fed[:, mixed], [torch.arange(rows)] * slots), 2)
+        same = torch.allclose(anywhere, trained[:, mixed], atol=1e-5)
+        assert same is predictor.alone, "alone says whether a row needs no other one"
         for pieces in ([rows], [1, rows - 1], [rows - 1, 1], [4, 3, rows - 7]):
             found = _drafted(predictor, states, embeds, pieces)
             assert torch.allclose(found, trained[0, -1], atol=1e-5), f"rows in pieces of {pieces}"
@@ -141,14 +146,16 @@ def check_predictor(kind: str) -> None:
         assert torch.allclose(found, trained[0, -1], atol=1e-5), f"it looks at more than {few} rows"
         other = embeds.clone()
         other[rows:] += 1
-        fed = not torch.equal(_drafted(predictor, states, other, [rows]), _drafted(predictor, states, embeds, [rows]))
-        assert fed is predictor.feedback, "feedback says whether the drafted tokens are looked at"
+        found, again = (_drafted(predictor, states, fed_back, [rows]) for fed_back in (embeds, other))
+        assert torch.equal(found, again) is not predictor.feedback, (
+            "feedback says whether the drafted tokens are looked at"
+        )
         with tempfile.TemporaryDirectory() as folder:
             bundle.save(Path(folder))
-            again = load_bundle(Path(folder), fingerprint=bundle.fingerprints[0])
-        assert again.predictor.config == predictor.config
-        assert torch.equal(again.vocabulary, bundle.vocabulary)
-        loaded = again.predictor.rollout(states[None], embeds[None], slots)
+            kept = load_bundle(Path(folder), fingerprint=bundle.fingerprints[0])
+        assert kept.predictor.config == predictor.config
+        assert torch.equal(kept.vocabulary, bundle.vocabulary)
+        loaded = kept.predictor.rollout(states[None], embeds[None], slots)
         assert torch.allclose(loaded, trained, atol=2e-2), "half precision weights give other states"
 
 

@@ -20,7 +20,7 @@ class HeadLoss(torch.autograd.Function):
 
     ``state [n, dim]``; ``goal [row, vocab]`` are the model's own distributions (``goals``) and ``at [n]`` which row of
     them counts (``goal`` None: the token that came is all there is); ``target [n]`` is that token's place in the
-    reduced vocabulary (-1: not in it); ``weight [n]``; ``head [vocab, dim]``; ``share`` is how much of the mixture is the
+    reduced vocabulary (-1: not in it); ``weight [n]``; ``head [vocab, dim]``; ``share``: how much of the mixture is the
     model's distribution (distillation, Hinton et al. 2015, arXiv 1503.02531). The value is the weighted sum of
     -log p(token that came) where it is in the vocabulary; the gradient is that of the mixture.
     """
