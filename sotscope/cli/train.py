@@ -52,6 +52,11 @@ Epochs = Annotated[float, typer.Option(min=0.01, help="Passes over the text.")]
 Minutes = Annotated[float, typer.Option(min=0, help="Stop fitting after so many minutes; 0: after the epochs.")]
 Rate = Annotated[float, typer.Option("--lr", min=1e-6, max=1.0, help="Largest learning rate.")]
 Rows = Annotated[int, typer.Option(min=16, help="Token positions a step.")]
+Distill = Annotated[float, typer.Option(min=0, max=1, help="Share of the model's own distribution in the target.")]
+Dropout = Annotated[float, typer.Option(min=0, max=0.9, help="Share of what goes in that is left out.")]
+Start = Annotated[
+    Path | None, typer.Option("--from", help="Go on from this drafter's weights, with other settings or more text.")
+]
 Seed = Annotated[int, typer.Option(min=0, help="Same seed, same drafter (on one machine).")]
 Work = Annotated[Path | None, typer.Option(help="Where text and states are kept for the next training.")]
 Resume = Annotated[
@@ -75,6 +80,9 @@ def command(
     minutes: Minutes = 0.0,
     lr: Rate = 1e-3,
     rows: Rows = 1024,
+    distill: Distill = 0.6,
+    dropout: Dropout = 0.1,
+    start: Start = None,
     seed: Seed = 0,
     work: Work = None,
     resume: Resume = False,
@@ -97,8 +105,10 @@ def command(
         return _controller(loaded, folder, tokens, seed, as_json)
     settings = TrainSettings(
         mode=what, kind=kind, data=tuple(data or ()), tokens=TOKENS * (not data) if tokens is None else tokens,
-        slots=slots, vocabulary=vocabulary,
-        fit=FitSettings(epochs=epochs, minutes=minutes, lr=lr, rows=rows, seed=seed),
+        slots=slots, vocabulary=vocabulary, start=start,
+        fit=FitSettings(
+            epochs=epochs, minutes=minutes, lr=lr, rows=rows, seed=seed, distill=distill, dropout=dropout
+        ),
     )  # fmt: skip
     with _Bars() as bars:
         bundle = train(loaded, settings, folder, kept, bars, resume=resume)

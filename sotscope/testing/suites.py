@@ -120,43 +120,51 @@ def check_predictor(kind: str) -> None:
     Compared are ``rollout`` with the true tokens and ``absorb``, ``first`` and ``then``; what it was not shown because
     it lies before the last ``context_rows`` rows makes no difference.
     """
-    model = tiny("llama")
-    bundle = tiny_bundle(model, kind)
-    predictor, slots, rows = bundle.predictor, bundle.predictor.config.slots, 11
-    dim = predictor.config.dim
+    bundle = tiny_bundle(tiny("llama"), kind)
+    predictor, config, rows = bundle.predictor, bundle.predictor.config, 11
     generator = torch.Generator().manual_seed(1)
-    states = torch.randn(rows, predictor.config.states, dim, generator=generator)
-    embeds = torch.randn(rows + slots - 1, dim, generator=generator)
+    states = torch.randn(rows, config.states, config.dim, generator=generator)
+    embeds = torch.randn(rows + config.slots - 1, config.dim, generator=generator)
     with torch.inference_mode():
-        trained = predictor.rollout(states[None], embeds[None], slots)
-        assert trained.shape == (1, rows, slots, dim)
-        fewer = [torch.arange(0, rows, 2**slot) for slot in range(slots)]
-        fed = torch.stack([embeds[slot : slot + rows] for slot in range(slots)], 1)[None]
-        for slot, some in enumerate(predictor.unroll(states[None], fed, fewer)):
-            assert torch.allclose(some, trained[:, fewer[slot], slot], atol=1e-5), "fewer rows give other states"
-        mixed = torch.arange(rows - 1, -1, -1)
-        anywhere = torch.stack(predictor.unroll(states[None, mixed], fed[:, mixed], [torch.arange(rows)] * slots), 2)
-        same = torch.allclose(anywhere, trained[:, mixed], atol=1e-5)
-        assert same is predictor.alone, "alone says whether a row needs no other one"
-        for pieces in ([rows], [1, rows - 1], [rows - 1, 1], [4, 3, rows - 7]):
-            found = _drafted(predictor, states, embeds, pieces)
-            assert torch.allclose(found, trained[0, -1], atol=1e-5), f"rows in pieces of {pieces}"
-        few = min(rows, predictor.config.context_rows)
-        found = _drafted(predictor, states[-few:], embeds[-few - slots + 1 :], [few])
-        assert torch.allclose(found, trained[0, -1], atol=1e-5), f"it looks at more than {few} rows"
-        other = embeds.clone()
-        other[rows:] += 1
-        found, again = (_drafted(predictor, states, fed_back, [rows]) for fed_back in (embeds, other))
-        assert torch.equal(found, again) is not predictor.feedback, (
-            "feedback says whether the drafted tokens are looked at"
-        )
+        trained = predictor.rollout(states[None], embeds[None], config.slots)
+        assert trained.shape == (1, rows, config.slots, config.dim)
+        _check_unroll(predictor, states, embeds, trained)
+        _check_drafting(predictor, states, embeds, trained[0, -1])
         with tempfile.TemporaryDirectory() as folder:
             bundle.save(Path(folder))
             kept = load_bundle(Path(folder), fingerprint=bundle.fingerprints[0])
-        assert kept.predictor.config == predictor.config
+        assert kept.predictor.config == config
         assert torch.equal(kept.vocabulary, bundle.vocabulary)
-        loaded = kept.predictor.rollout(states[None], embeds[None], slots)
+        loaded = kept.predictor.rollout(states[None], embeds[None], config.slots)
         assert torch.allclose(loaded, trained, atol=2e-2), "half precision weights give other states"
+
+
+def _check_unroll(predictor: Predictor, states: Tensor, embeds: Tensor, trained: Tensor) -> None:
+    """Some rows only, and rows in another order, against all rows in order."""
+    rows, slots = len(states), predictor.config.slots
+    fed = torch.stack([embeds[slot : slot + rows] for slot in range(slots)], 1)[None]
+    fewer = [torch.arange(0, rows, 2**slot) for slot in range(slots)]
+    for slot, some in enumerate(predictor.unroll(states[None], fed, fewer)):
+        assert torch.allclose(some, trained[:, fewer[slot], slot], atol=1e-5), "fewer rows give other states"
+    mixed = torch.arange(rows - 1, -1, -1)
+    anywhere = torch.stack(predictor.unroll(states[None, mixed], fed[:, mixed], [torch.arange(rows)] * slots), 2)
+    same = torch.allclose(anywhere, trained[:, mixed], atol=1e-5)
+    assert same is predictor.alone, "alone says whether a row needs no other one"
+
+
+def _check_drafting(predictor: Predictor, states: Tensor, embeds: Tensor, trained: Tensor) -> None:
+    """The slots after the last row, ``trained [slot, dim]``, the way they are drafted."""
+    rows, slots = len(states), predictor.config.slots
+    for pieces in ([rows], [1, rows - 1], [rows - 1, 1], [4, 3, rows - 7]):
+        found = _drafted(predictor, states, embeds, pieces)
+        assert torch.allclose(found, trained, atol=1e-5), f"rows in pieces of {pieces}"
+    few = min(rows, predictor.config.context_rows)
+    found = _drafted(predictor, states[-few:], embeds[-few - slots + 1 :], [few])
+    assert torch.allclose(found, trained, atol=1e-5), f"it looks at more than {few} rows"
+    other = embeds.clone()
+    other[rows:] += 1
+    ignored = torch.equal(_drafted(predictor, states, embeds, [rows]), _drafted(predictor, states, other, [rows]))
+    assert ignored is not predictor.feedback, "feedback says whether the drafted tokens are looked at"
 
 
 def _drafted(predictor: Predictor, states: Tensor, embeds: Tensor, pieces: Sequence[int]) -> Tensor:

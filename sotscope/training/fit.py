@@ -21,17 +21,24 @@ from sotscope.training.loss import HeadLoss, goals
 
 @dataclass(frozen=True)
 class FitSettings:
-    """How a predictor is fitted. ``minutes`` bounds the fit (0: ``epochs`` alone); both shape the learning rate."""
+    """How a predictor is fitted. ``minutes`` bounds the fit (0: ``epochs`` alone); both shape the learning rate.
+
+    ``distill`` is the share of the model's own distribution in the target, ``dropout`` of what goes in, ``decay`` the
+    weight decay: all three against learning the text by heart. ``slot_weight`` is what a slot counts against the one
+    before, ``slot_share`` on how many of its rows it is trained, ``state_weight`` what the distance of the predicted
+    state counts beside the word.
+    """
 
     epochs: float = 6.0
     minutes: float = 0.0
     rows: int = 1024
     lr: float = 1e-3
     warmup: float = 0.03
-    decay: float = 0.01
+    decay: float = 0.05
+    dropout: float = 0.1
     slot_weight: float = 0.9
     slot_share: float = 0.7
-    distill: float = 0.0
+    distill: float = 0.6
     state_weight: float = 0.1
     seed: int = 0
 
@@ -77,7 +84,9 @@ def fit(
     ``on_step`` is told (step, expected steps, loss); ``on_epoch`` is where a caller saves a checkpoint.
     """
     train = np.flatnonzero(~features.test)
-    optimizer = torch.optim.AdamW(predictor.parameters(), lr=settings.lr, betas=(0.9, 0.95), weight_decay=0.0)
+    optimizer = torch.optim.AdamW(
+        predictor.parameters(), lr=settings.lr, betas=(0.9, 0.95), weight_decay=settings.decay
+    )
     if optimizer_state:
         optimizer.load_state_dict(optimizer_state)
     per_epoch = batches_per_epoch(features, train, settings.rows, alone=predictor.alone)
@@ -95,6 +104,7 @@ def fit(
             for group in optimizer.param_groups:
                 group["lr"] = settings.lr * _rate(done, settings.warmup)
             chance = torch.Generator().manual_seed(settings.seed * 1_000_003 + step)
+            torch.manual_seed(settings.seed * 1_000_003 + step)  # for dropout: a resumed fit goes on as it would have
             loss = train_step(predictor, batch, basis, settings, chance)
             torch.nn.utils.clip_grad_norm_(predictor.parameters(), 1.0)
             optimizer.step()
@@ -118,10 +128,13 @@ def _rate(done: float, warmup: float) -> float:
     return 0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * (done - warmup) / (1 - warmup)))
 
 
-def predict(predictor: Predictor, batch: Batch, basis: Basis, rows: Sequence[Tensor]) -> list[Tensor]:
-    """The predicted states [sample, n, dim] of the wanted rows of each slot."""
+def predict(
+    predictor: Predictor, batch: Batch, basis: Basis, rows: Sequence[Tensor], dropout: float = 0.0
+) -> list[Tensor]:
+    """The predicted states [sample, n, dim] of the wanted rows of each slot. ``dropout`` blurs what goes in."""
+    states, embeds = (torch.nn.functional.dropout(x, dropout) for x in (batch.states, basis.embed[batch.fed]))
     with torch.autocast("cpu", torch.bfloat16):
-        return predictor.unroll(batch.states, basis.embed[batch.fed], rows)
+        return predictor.unroll(states, embeds, rows)
 
 
 def some_rows(batch: Batch, slots: int, share: float, generator: torch.Generator) -> list[Tensor]:
@@ -144,7 +157,8 @@ def train_step(
     """One backward pass; returns the mean loss a target."""
     rows = some_rows(batch, predictor.config.slots, settings.slot_share, generator)
     states, truths, targets, weights = [], [], [], []
-    for slot, (found, at) in enumerate(zip(predict(predictor, batch, basis, rows), rows, strict=True)):
+    predicted = predict(predictor, batch, basis, rows, settings.dropout)
+    for slot, (found, at) in enumerate(zip(predicted, rows, strict=True)):
         sample, row = batch.wanted[:, at, slot].nonzero(as_tuple=True)
         states.append(found[sample, row])
         truths.append(batch.truth[sample, at[row], slot])

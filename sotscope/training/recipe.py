@@ -19,8 +19,8 @@ import torch
 
 from sotscope.capture.plan import anatomy
 from sotscope.catalog import PREDICTORS
-from sotscope.decode.predictors.bundle import Bundle, make_predictor
-from sotscope.decode.predictors.contracts import PredictorConfig
+from sotscope.decode.predictors.bundle import CARD, Bundle, load_bundle, make_predictor
+from sotscope.decode.predictors.contracts import Predictor, PredictorConfig
 from sotscope.errors import TrainingError
 from sotscope.models.load import Loaded, fingerprint
 from sotscope.models.pieces import special_ids
@@ -45,6 +45,8 @@ class TrainSettings:
     tokens: int = 0
     slots: int = 5
     vocabulary: int = 8192
+    start: Path | None = None
+    """Folder of a drafter whose weights are gone on from."""
     fit: FitSettings = field(default_factory=FitSettings)
 
 
@@ -77,10 +79,13 @@ def train(
     torch.manual_seed(settings.fit.seed)
     predictor = make_predictor(config)
     predictor.start_from(*_last_block(loaded.model))
+    if settings.start is not None:
+        basis = _go_on_from(settings.start, predictor, loaded, basis)
     card = {
         "mode": settings.mode,
         "base": {"name": loaded.name, **fingerprints(loaded.model)},
         "data": {"sources": sources, **_counts(features)},
+        "start": _origin(settings.start),
         "settings": {**vars(settings.fit), "vocabulary": len(basis.vocabulary)},
         "versions": {name: version(name) for name in ("sotscope", "torch", "transformers")},
         "threads": torch.get_num_threads(),
@@ -198,6 +203,24 @@ def fast_copy(loaded: Loaded) -> Loaded:
     if loaded.model.dtype == torch.bfloat16 or not torch.cpu._is_avx512_bf16_supported():
         return loaded
     return replace(loaded, model=copy.deepcopy(loaded.model).to(torch.bfloat16))
+
+
+def _go_on_from(folder: Path, predictor: Predictor, loaded: Loaded, basis: Basis) -> Basis:
+    """Put the weights of an earlier drafter in; its vocabulary is kept. Raises TrainingError for another shape."""
+    earlier = load_bundle(folder, fingerprint=fingerprint(loaded.model), base=loaded.name)
+    if earlier.predictor.config != predictor.config:
+        raise TrainingError(f"the drafter in {folder} has another shape; go on with its kind, slots and layers.")
+    predictor.load_state_dict(earlier.predictor.state_dict())
+    head = loaded.model.get_output_embeddings().weight.detach()
+    return Basis(basis.embed, head[earlier.vocabulary].to(basis.head.dtype), earlier.vocabulary)
+
+
+def _origin(folder: Path | None) -> dict[str, Any] | None:
+    """What the card says of the drafter that was gone on from."""
+    if folder is None:
+        return None
+    earlier = json.loads((folder / CARD).read_text())
+    return {name: earlier.get(name) for name in ("settings", "epochs", "minutes", "start")}
 
 
 # -- shapes ------------------------------------------------------------------------------------------------------
