@@ -295,8 +295,8 @@ class Recording:
         self.writer.event("command", id=command.id, changes=dict(command.changes), step=command.step, pos=command.pos)
 
     def on_alarm(self, alarm: Alarm) -> None:
-        first = next((a for a in self.alarms if a.kind == alarm.kind), None)
-        if first is None:
+        # one of a kind says it all, but every refused command is news to somebody
+        if alarm.kind == "command" or all(known.kind != alarm.kind for known in self.alarms):
             self._raise_alarm(alarm)
             self.writer.event("alarm", alarm=alarm.kind, message=alarm.message, **alarm.data)
 

@@ -55,6 +55,9 @@ class StateDrafter(Drafter):
         words = bundle.vocabulary
         if not len(words) or int(words.min()) < 0 or int(words.max()) >= len(head.weight):
             raise DecodeError("the drafter's vocabulary is empty or another model's; train or copy it again.")
+        count = int(model.config.get_text_config().num_hidden_layers)
+        if config.layers and max(config.layers) >= count:
+            raise DecodeError(f"the drafter reads layer {max(config.layers)}; this model has {count}.")
         self._dtype = draft_dtype(self.settings.dtype, model.device)
         self._embed = embed
         self._head = DraftHead(head.weight, words, self._dtype, head.bias)
