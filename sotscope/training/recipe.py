@@ -81,7 +81,7 @@ def train(
     predictor.start_from(*_last_block(loaded.model))
     if settings.start is not None:
         basis = _go_on_from(settings.start, predictor, loaded, basis)
-    card = {
+    card: dict[str, Any] = {
         "mode": settings.mode,
         "base": {"name": loaded.name, **fingerprints(loaded.model)},
         "data": {"sources": sources, **_counts(features)},
