@@ -34,9 +34,10 @@ def check_after_death(path: Path) -> int:
     steps = run.steps
     assert steps["pos"].iloc[-1] + steps["rows"].iloc[-1] == len(run) if len(steps) else len(run) == 0
     assert len(run.drafts) == steps["window"].sum()
-    assert [event["rows"] for event in run.events("note")] == list(
-        (steps["pos"] + steps["rows"])[steps["step"] % 7 == 6]
-    )
+    noted = list((steps["pos"] + steps["rows"])[steps["step"] % 7 == 6])
+    # a note is a commit of its own, right after its step's: the writer may have died in between
+    late = bool(len(steps)) and steps["step"].iloc[-1] % 7 == 6
+    assert [event["rows"] for event in run.events("note")] in ([noted, noted[:-1]] if late else [noted])
     verdict = verify(path)
     assert all("not published" in problem for problem in verdict.problems), verdict.problems
     repaired = verify(path, repair=True)
