@@ -99,9 +99,9 @@ class Says(Scripted):
     ("first", "second", "mode", "ids"),
     [
         ((5, 0.9), (6, 0.1), "lookup", [5]),
-        ((5, 0.5), (6, 0.1), "sot", [6]),  # too unsure while another one can be asked
+        ((5, 0.4), (6, 0.1), "sot", [6]),  # too unsure while another one can be asked
         ((None, 0.0), (6, 0.1), "sot", [6]),
-        ((5, 0.5), (None, 0.0), "", []),
+        ((5, 0.4), (None, 0.0), "", []),
     ],
 )
 def test_combine_asks_in_order_until_one_is_sure(first: Any, second: Any, mode: str, ids: list[int]) -> None:
