@@ -11,6 +11,7 @@ MODES = ("prompt", "ar", "lookup", "sot", "dmtd", "forced", "other", "combine", 
 
 POLICIES = ("exact", "typical", "none")
 """How drafts are judged. All but `exact` are lossy: the text may differ from what `ar` would have written."""
+LOSSY = frozenset(POLICIES) - {"exact"}
 
 SEGMENTS = ("system", "user", "assistant", "generated", "think", "tool", "raw")
 """What a token is part of; the index is what the store holds. `raw` is a prompt given without a chat template."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable, Mapping
 from importlib.resources import files
@@ -128,14 +129,17 @@ class PartsMaker:
         key = json.dumps([name, options], default=str)
         if key not in self._gates:
             factory: Any = GATES.get(name)
-            needed: dict[str, Any] = {"widths": self._widths()} if name in ("cost", "guard", "lstm") else {}
-            if name == "lstm" and "folder" not in options:
-                needed["folder"] = find_drafter("controller", None, self._print(), self._loaded.name)
+            supplied = {"widths": self._widths, "folder": self._controller}
+            asked = inspect.signature(factory).parameters
+            needed = {key: make() for key, make in supplied.items() if key in asked and key not in options}
             try:
                 self._gates[key] = factory(**needed, **options)
             except TypeError as error:
                 raise DecodeError(f"gate {name}: {error}.") from error
         return self._gates[key]
+
+    def _controller(self) -> Path:
+        return find_drafter("controller", None, self._print(), self._loaded.name)
 
     def _widths(self) -> dict[int, float]:
         return timing.widths(self._loaded.model, self._print(), cache_folder(), self._report)

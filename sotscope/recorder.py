@@ -219,7 +219,7 @@ class Recording:
             keep_predicted=decode.draft.record_states,
             draw_drafts=decode.draft.sample,
         )
-        self._was_lossy = self.lossy
+        self._was_lossy = self.parts.lossy
         pieces = PieceTable(self.loaded.tokenizer).piece if self.loaded.tokenizer is not None else None
         self.writer = RunWriter(
             self.path,
@@ -239,23 +239,12 @@ class Recording:
             sampled=sampler.sample,
             stop=[*decode.stop, *sampler.stop],
             seed=decode.seed,
-            policy=self.policy,
-            lossy=self.lossy,
+            policy=self.decoder.parts.judge,
+            lossy=self._was_lossy,
             versions=versions(),
             warnings=[*self.prompt.warnings, *self.settings.notices],
             device=str(self.loaded.model.device),
         )
-
-    @property
-    def policy(self) -> str:
-        """How drafts are judged now."""
-        parts = self.decoder.parts
-        return parts.drafter.policy or parts.policy
-
-    @property
-    def lossy(self) -> bool:
-        """Whether the text may differ from what `ar` would have written: where drafts are not all checked exactly."""
-        return self.policy in ("typical", "none") and self.decoder.drafter.window > 0
 
     # -- decoding ----------------------------------------------------------------------------------------------
 
@@ -291,7 +280,7 @@ class Recording:
         )
 
     def on_command(self, command: Command) -> None:
-        self._was_lossy |= self.lossy
+        self._was_lossy |= self.decoder.parts.lossy
         self.writer.event("command", id=command.id, changes=dict(command.changes), step=command.step, pos=command.pos)
 
     def on_alarm(self, alarm: Alarm) -> None:
@@ -354,7 +343,7 @@ class Recording:
             run=str(self.path),
             model=self.loaded.name,
             mode=self.drafter.mode,
-            policy=self.policy,
+            policy=self.decoder.parts.judge,
             lossy=self._was_lossy,
             believed=self.believed,
             prompt_tokens=len(self.prompt.ids),

@@ -16,7 +16,7 @@ from cli_helpers import call, mistake, model_folder
 from sotscope.bench.decode import run
 from sotscope.bench.decode_arms import PEERS, Decoded, Ours, Peer
 from sotscope.bench.decode_plot import draw, figure
-from sotscope.bench.decode_prompts import read_prompts
+from sotscope.bench.decode_prompts import bench_prompts
 from sotscope.bench.decode_report import Sample, interval, latency_ms, shares
 from sotscope.decode.contracts import Drafter
 from sotscope.events import Step
@@ -203,12 +203,12 @@ def test_every_arm_stops_with_eos(loaded: Loaded) -> None:
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        ('{"kind": "chat", "prompt": "a"}\n\n{"kind": "chat"', "line 3 is not JSON"),
-        ('["chat"]', "line 1 must be an object"),
-        ('{"kind": "chat", "prompt": " "}', "line 1: 'prompt' must be a text that is not empty"),
-        ('{"prompt": "a"}', "line 1: 'kind' must be a text"),
-        ('{"kind": "chat", "prompt": "a", "raw": 1}', "line 1: 'raw' must be true or false"),
-        ('{"kind": "chat", "text": "a"}', "line 1: unknown field 'text'; there are: kind, prompt, raw"),
+        ('{"kind": "chat", "prompt": "a"}\n\n{"kind": "chat"', "line 3: not JSON"),
+        ('["chat"]', "line 1: give a string"),
+        ('{"kind": "chat", "prompt": " "}', "line 1: the prompt is empty"),
+        ('{"prompt": "a"}', "line 1: give a kind"),
+        ('{"kind": "chat", "prompt": "a", "raw": 1}', "line 1: raw must be a bool"),
+        ('{"kind": "chat", "text": "a"}', "line 1: unknown field 'text'"),
         ("\n", "holds no prompts"),
     ],
 )
@@ -229,7 +229,7 @@ def test_what_would_fail_later_is_refused_at_once(tmp_path: Path) -> None:
 
 
 def test_the_shipped_prompts_are_of_four_kinds_and_all_different() -> None:
-    prompts = read_prompts()
+    prompts = bench_prompts()
     kinds = Counter(prompt.kind for prompt in prompts)
     assert set(kinds) == {"chat", "raw", "copy", "code"}
     assert min(kinds.values()) >= 8

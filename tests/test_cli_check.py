@@ -95,7 +95,8 @@ def test_a_mode_that_drafted_nothing_was_not_checked(tmp_path: Path) -> None:
     [
         ("{", "line 2: not JSON"),
         ("5", "line 2: give a string"),
-        ('{"text": "x"}', "line 2: give a string"),
+        ('{"text": "x"}', "line 2: unknown field 'text'"),
+        ('{"kind": "chat"}', "line 2: give a string"),
         ('{"prompt": 5}', "line 2: prompt must be a str"),
         ('{"messages": ["x"]}', "line 2: messages are objects"),
         ('{"messages": [{"role": "nobody", "content": "x"}]}', "line 2: message 0 has role 'nobody'"),

@@ -24,7 +24,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, dict[
         "-m",
         model_folder(),
         "--tokens",
-        1500,
+        4000,
         "-o",
         folder / "sot",
         "--work",
@@ -56,7 +56,7 @@ def test_the_card_says_what_was_done(trained: tuple[Path, Path, dict[str, object
     for split in ("train", "test"):
         said = sum(count for name, count in tokens.items() if name.endswith(split))
         assert said == sum(len(s.new_ids) for s in samples if s.split == split)
-    assert card["data"]["sources"][0]["own"] == 1500
+    assert card["data"]["sources"][0]["own"] == 4000
     assert [epoch["epoch"] for epoch in card["epochs"]] == [1.0, 2.0]
     assert card["settings"]["epochs"] == 2
     assert printed["epochs"] == card["epochs"]
@@ -66,7 +66,7 @@ def test_the_card_says_what_was_done(trained: tuple[Path, Path, dict[str, object
 
 
 def test_training_again_gives_the_same_drafter(trained: tuple[Path, Path, dict[str, object]], tmp_path: Path) -> None:
-    again = call("train", "sot", "-m", model_folder(), "--tokens", 1500, "-o", tmp_path, "--work", trained[1], *SMALL)
+    again = call("train", "sot", "-m", model_folder(), "--tokens", 4000, "-o", tmp_path, "--work", trained[1], *SMALL)
     assert again.code == 0, again.err
     assert (tmp_path / "model.safetensors").read_bytes() == (trained[0] / "model.safetensors").read_bytes()
 
@@ -96,7 +96,7 @@ def test_a_drafter_without_a_folder_of_its_own_is_found_by_record(
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     missing = mistake("record", "why?", "-m", model_folder(), "-n", 4, "--mode", "sot", "-o", tmp_path / "a.sot")
     assert "sotscope train sot" in missing
-    call("train", "sot", "-m", model_folder(), "--tokens", 1500, "--work", trained[1], *SMALL)
+    call("train", "sot", "-m", model_folder(), "--tokens", 4000, "--work", trained[1], *SMALL)
     found = call("record", "why?", "-m", model_folder(), "-n", 4, "--mode", "sot", "-o", tmp_path / "a.sot", "-q")
     assert found.code == 0, found.err
 
@@ -108,7 +108,7 @@ def test_a_controller_is_trained_on_what_became_of_drafts(
     monkeypatch.setattr("sotscope.training.controller.PASSES", 20)
     refused = mistake("train", "controller", "-m", model_folder(), "--tokens", 300)
     assert "no trained sot drafter" in refused
-    call("train", "sot", "-m", model_folder(), "--tokens", 1500, "--work", trained[1], *SMALL)
+    call("train", "sot", "-m", model_folder(), "--tokens", 4000, "--work", trained[1], *SMALL)
     made = call("train", "controller", "-m", model_folder(), "--tokens", 300, "--json")
     assert made.code == 0, made.err
     assert made.json["data"]["steps"] > 10
@@ -128,7 +128,7 @@ def test_a_controller_is_trained_on_what_became_of_drafts(
         (("sot", "--data", "no.jsonl"), "cannot read no.jsonl"),
         (("sot", "--tokens", 0), "too few"),
         (("sot", "--kind", "lstm"), "unknown predictor"),
-        (("sot", "--resume", "--tokens", 1500), "no checkpoint"),
+        (("sot", "--resume", "--tokens", 4000), "no checkpoint"),
     ],
 )
 def test_mistakes_get_one_line(

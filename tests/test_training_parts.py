@@ -20,7 +20,7 @@ from sotscope.training.corpus import Sample, read_corpus, write_corpus
 from sotscope.training.features import collect, open_features
 from sotscope.training.fit import Basis, FitSettings, evaluate, fit
 from sotscope.training.generate import continue_batch
-from sotscope.training.loss import HeadLoss, goals
+from sotscope.training.loss import HeadLoss
 
 
 @pytest.fixture(scope="module")
@@ -71,22 +71,22 @@ def test_half_written_features_are_not_opened(base: Loaded, samples: list[Sample
         open_features(tmp_path)
 
 
-def test_the_loss_in_pieces_has_the_gradient_of_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_the_loss_in_pieces_has_the_gradient_of_the_plain_one(monkeypatch: pytest.MonkeyPatch, share: float) -> None:
     monkeypatch.setattr("sotscope.training.loss.PIECE", 5)
     torch.manual_seed(0)
     head, truth = torch.randn(40, 8), torch.randn(13, 8)
-    at = torch.arange(13).flip(0)
     target = torch.randint(0, 40, (13,))
     target[3] = -1
     weight = torch.rand(13)
     ours = torch.randn(13, 8, requires_grad=True)
     theirs = ours.detach().clone().requires_grad_()
-    HeadLoss.apply(ours, goals(truth, head), at, target, weight, head, 0.3).backward()
+    HeadLoss.apply(ours, truth, target, weight, head, share).backward()
     log_p = torch.log_softmax(theirs @ head.T, -1)
-    goal = torch.softmax(truth @ head.T, -1)[at]
+    goal = torch.softmax(truth @ head.T, -1)
     known = target >= 0
-    mixed = torch.where(known[:, None], 0.3 * goal, goal)
-    mixed[known.nonzero()[:, 0], target[known]] += 0.7
+    mixed = torch.where(known[:, None], share * goal, goal if share else 0 * goal)
+    mixed[known.nonzero()[:, 0], target[known]] += 1 - share
     (-(mixed * log_p).sum(-1) * weight).sum().backward()
     assert torch.allclose(ours.grad, theirs.grad, atol=1e-5)  # type: ignore[arg-type]
 
@@ -95,7 +95,9 @@ def test_an_epoch_has_every_sample_once(base: Loaded, samples: list[Sample], tmp
     features = collect(base, samples, [1], tmp_path)
     chosen = np.flatnonzero(~features.test)
     whole = list(epoch(features, chosen, 60, 3, seed=1, alone=False))
-    assert sorted(int(n) for batch in whole for n in batch.length) == sorted(len(samples[i].ids) for i in chosen)
+    # of a sample, the rows that are wanted of the first slot say how long its answer is
+    answers = [int(n) for batch in whole for n in batch.wanted[:, :, 0].sum(1)]
+    assert sorted(answers) == sorted(len(samples[i].new_ids) for i in chosen)
     assert len(whole) == batches_per_epoch(features, chosen, 60, alone=False)
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from sotscope.bench.decode_arms import PEERS, Arm, Decoded, MakeDrafter, Ours, Peer
-from sotscope.bench.decode_prompts import BenchPrompt, first_of_each_kind, read_prompts
+from sotscope.bench.decode_prompts import bench_prompts, first_of_each_kind
 from sotscope.bench.decode_report import Sample, conditions, figures
 from sotscope.bench.stats import Report
 from sotscope.capture.plan import anatomy
@@ -34,6 +34,7 @@ from sotscope.config import PromptConfig, RunConfig
 from sotscope.decode.sampling import Sampler
 from sotscope.errors import DecodeError, SotscopeError
 from sotscope.models.load import Loaded, load
+from sotscope.models.prompt_file import PromptLine
 from sotscope.preparation import make_prompt
 
 MODES = ("lookup", "sot", "dmtd", "combine")
@@ -68,13 +69,13 @@ def run(
 
     ``tokens`` (128, quick: 48) are decoded of each prompt in each of ``rounds`` (1); ``quick`` takes two
     prompts a kind. ``drafters`` are arms of your own: a name, and what makes the drafter for the ids of a prompt.
-    Modes that this model has no trained drafter for are left out with a note. Raises ConfigError for a bad prompts
+    Modes that this model has no trained drafter for are left out with a note. Raises PromptError for a bad prompts
     file, DecodeError for an unknown mode or prompts that are all too long.
     """
     tokens = tokens or (48 if quick else 128)
     wanted = [mode for mode in dict.fromkeys(modes) if mode != "ar"]
     _refuse(wanted)
-    chosen = read_prompts(prompts)
+    chosen = bench_prompts(prompts)
     loaded = load(model, report=report) if isinstance(model, str) else model
     tasks, notes = _tasks(loaded, first_of_each_kind(chosen, 2) if quick else chosen, tokens)
     bench = _Bench(loaded, tasks, tokens, notes, report)
@@ -170,12 +171,12 @@ def _refuse(modes: Sequence[str]) -> None:
             raise DecodeError("mode forced decodes a given text; there is nothing to measure.")
 
 
-def _tasks(loaded: Loaded, prompts: Sequence[BenchPrompt], tokens: int) -> tuple[list[Task], list[str]]:
+def _tasks(loaded: Loaded, prompts: Sequence[PromptLine], tokens: int) -> tuple[list[Task], list[str]]:
     """The prompts that fit, and notes on those that do not."""
     room = anatomy(loaded.model).context_length
     tasks, long = [], 0
     for entry in prompts:
-        given = PromptConfig(prompt=entry.prompt, raw=entry.raw)
+        given = PromptConfig(prompt=entry.prompt, messages=entry.messages, system=entry.system, raw=entry.raw)
         ids = make_prompt(loaded, RunConfig(input=given)).ids
         if room is not None and len(ids) + tokens > room:
             long += 1

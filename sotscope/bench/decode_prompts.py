@@ -2,44 +2,30 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
-from sotscope.errors import ConfigError
-
-FIELDS = ("kind", "prompt", "raw")
+from sotscope.errors import PromptError
+from sotscope.models.prompt_file import PromptLine, read_prompts
 
 
-@dataclass(frozen=True)
-class BenchPrompt:
-    """One prompt: its ``kind`` is the group it is reported in, ``raw`` leaves the chat template out."""
-
-    kind: str
-    prompt: str
-    raw: bool = False
-
-
-def read_prompts(file: Path | None = None) -> list[BenchPrompt]:
-    """The prompts of a file of JSON lines (``kind``, ``prompt``, optional ``raw``), by default the shipped one.
-
-    ``raw`` is true for the kind "raw" where it is not given; empty lines are passed over. Raises ConfigError that
-    names the line.
+def bench_prompts(file: Path | None = None) -> list[PromptLine]:
+    """The prompts of ``file``, as ``check`` reads them, by default the shipped ones; ``kind`` is the group a prompt is
+    reported in. Raises PromptError that names the line.
     """
     where = file or Path(str(files("sotscope.bench") / "prompts.jsonl"))
-    try:
-        lines = where.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {where}: {getattr(error, 'strerror', error)}.") from error
-    found = [_parse(line, f"{where} line {number}") for number, line in enumerate(lines, 1) if line.strip()]
-    if not found:
-        raise ConfigError(f'{where} holds no prompts; write one a line: {{"kind": "chat", "prompt": "Hello"}}')
+    found = read_prompts(where)
+    for line in found:
+        if not line.kind.strip():
+            raise PromptError(
+                f'{where}, line {line.number}: give a kind, such as {{"kind": "chat", "prompt": "Hello"}}.'
+            )
+        if line.prompt is not None and not line.prompt.strip():
+            raise PromptError(f"{where}, line {line.number}: the prompt is empty.")
     return found
 
 
-def first_of_each_kind(prompts: list[BenchPrompt], count: int) -> list[BenchPrompt]:
+def first_of_each_kind(prompts: list[PromptLine], count: int) -> list[PromptLine]:
     seen: dict[str, int] = {}
     kept = []
     for prompt in prompts:
@@ -47,22 +33,3 @@ def first_of_each_kind(prompts: list[BenchPrompt], count: int) -> list[BenchProm
         if seen[prompt.kind] <= count:
             kept.append(prompt)
     return kept
-
-
-def _parse(line: str, where: str) -> BenchPrompt:
-    try:
-        data: Any = json.loads(line)
-    except ValueError as error:
-        raise ConfigError(f"{where} is not JSON: {error}.") from None
-    if not isinstance(data, dict):
-        raise ConfigError(f'{where} must be an object such as {{"kind": "chat", "prompt": "Hello"}}.')
-    for name in data:
-        if name not in FIELDS:
-            raise ConfigError(f"{where}: unknown field {name!r}; there are: {', '.join(FIELDS)}.")
-    for name in ("kind", "prompt"):
-        if not isinstance(data.get(name), str) or not data[name].strip():
-            raise ConfigError(f"{where}: {name!r} must be a text that is not empty.")
-    raw = data.get("raw", data["kind"] == "raw")
-    if not isinstance(raw, bool):
-        raise ConfigError(f"{where}: 'raw' must be true or false.")
-    return BenchPrompt(data["kind"], data["prompt"], raw)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sotscope.config import DecodeConfig
 from sotscope.decode.history import History
-from sotscope.events import Step
+from sotscope.events import LOSSY, Step
 
 UNLIMITED = 1 << 30
 """A window, or a context length, without a limit."""
@@ -155,6 +155,16 @@ class Parts:
     window: int = UNLIMITED
     options: dict[str, Any] = field(default_factory=dict)
     """Parameters of the policy."""
+
+    @property
+    def judge(self) -> str:
+        """The policy that counts: the drafter's own, else the run's."""
+        return self.drafter.policy or self.policy
+
+    @property
+    def lossy(self) -> bool:
+        """Whether drafts are taken that `ar` might not have chosen. A given text (`forced`) is no guess."""
+        return self.judge in LOSSY and self.drafter.window > 0
 
 
 @dataclass(frozen=True)

@@ -101,10 +101,7 @@ class Decoder:
     def _use(self, parts: Parts) -> None:
         """Decode with ``parts`` from the next step on."""
         self.parts = parts
-        self._policy = make_policy(
-            parts.drafter.policy or parts.policy, sample=self.sampler.sample, draws=self._draws, **parts.options
-        )
-        self._lossy = (parts.drafter.policy or parts.policy) in ("typical", "none")
+        self._policy = make_policy(parts.judge, sample=self.sampler.sample, draws=self._draws, **parts.options)
         self._needs_logprobs = any(gate.needs_logprobs for gate in parts.gates)
 
     @property
@@ -327,7 +324,7 @@ class Decoder:
             token, taken = self._policy.decide(place)
             found.tokens.append(token)
             found.accepted += taken and drafted
-            if self._lossy and taken and drafted and self._policy.choose(place) != token:
+            if self.parts.lossy and taken and drafted and self._policy.choose(place) != token:
                 found.believed.append(slot)
             if draft is not None and not taken:
                 found.refused = verdict.why_refused(self.drafter, draft, token, logits[slot], scores)

@@ -87,10 +87,7 @@ class Sampler:
 
     @property
     def eos(self) -> frozenset[int]:
-        value = self.config.eos_token_id
-        if value is None:
-            return frozenset()
-        return frozenset([value] if isinstance(value, int) else [int(token) for token in value])
+        return end_ids(self.config)
 
     @property
     def stop(self) -> tuple[str, ...]:
@@ -122,3 +119,11 @@ class Sampler:
             fresh = torch.tensor([prefix[known:]], dtype=torch.long, device=self._ids.device)
             self._ids = torch.cat([self._ids, fresh], 1)
         return self._ids
+
+
+def end_ids(config: Any) -> frozenset[int]:
+    """The tokens that end a text, by a generation_config; there may be none."""
+    value = config.eos_token_id
+    if value is None:
+        return frozenset()
+    return frozenset([value] if isinstance(value, int) else [int(token) for token in value])

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sotscope.errors import PromptError
+from sotscope.registry import unknown
 
 _TYPES = {"prompt": str, "messages": list, "kind": str, "system": str, "raw": bool}
 
@@ -62,6 +63,9 @@ def _json(path: Path, lines: list[tuple[int, str]]) -> Iterator[PromptLine]:
             raise PromptError(f"{where}: not JSON ({error}).") from error
         if isinstance(data, str):
             data = {"prompt": data}
+        unfit = next((name for name in data if name not in _TYPES), None) if isinstance(data, dict) else None
+        if unfit is not None:
+            raise PromptError(f"{where}: {unknown('field', unfit, list(_TYPES))}")
         if not isinstance(data, dict) or ("prompt" in data) == ("messages" in data):
             raise PromptError(f'{where}: give a string, {{"prompt": "..."}} or {{"messages": [...]}}.')
         wrong = next((name for name, kind in _TYPES.items() if name in data and not isinstance(data[name], kind)), None)

@@ -19,7 +19,7 @@ class Batch:
 
     ``states [.., state, dim]``; for each slot the token ``fed [.., slot]`` (chosen at the row, then those after it),
     the true state ``truth [.., slot, dim]`` of the row that feeds it, the token ``target [.., slot]`` chosen there, and
-    whether that is there and part of the answer (``wanted``). ``prompt`` and ``length [sample]`` of whole samples.
+    whether that is there and part of the answer (``wanted``).
     """
 
     states: Tensor
@@ -27,8 +27,6 @@ class Batch:
     truth: Tensor
     target: Tensor
     wanted: Tensor
-    prompt: Tensor
-    length: Tensor
 
 
 def epoch(
@@ -67,11 +65,11 @@ def batches_per_epoch(features: Features, chosen: NDArray[np.int64], rows: int, 
 
 def load_batch(features: Features, samples: list[int], slots: int) -> Batch:
     """Whole samples, padded on the right with rows that are not wanted."""
-    spans = [features.rows(i) for i in samples]
-    width = max(span.stop - span.start for span in spans)
-    places = np.stack([np.minimum(span.start + np.arange(width), span.stop - 1) for span in spans])
-    prompt = torch.from_numpy(features.prompt[samples].astype(np.int64))
-    return _batch(features, places, np.array([span.stop for span in spans])[:, None], samples, prompt, slots)
+    begins, stops = features.starts[samples][:, None], features.starts[np.array(samples) + 1][:, None]
+    rows = np.arange(int((stops - begins).max()))
+    places = np.minimum(begins + rows, stops - 1)
+    answers = begins + features.prompt[samples][:, None]
+    return _batch(features, places, answers, stops, slots, there=begins + rows < stops)
 
 
 def _answer_rows(features: Features, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -85,38 +83,31 @@ def _answer_rows(features: Features, chosen: NDArray[np.int64]) -> NDArray[np.in
 
 
 def _loose(features: Features, places: NDArray[np.int64], rows: int, slots: int) -> Iterator[Batch]:
-    owner = np.searchsorted(features.starts, places, side="right") - 1
     for begin in range(0, len(places), rows):
-        part = slice(begin, begin + rows)
-        at = np.sort(places[part])  # neighbours on disk are read together
-        mine = np.sort(owner[part])
-        yield _batch(features, at[None], features.starts[mine + 1][None], mine.tolist(), torch.zeros(1), slots)
+        at = np.sort(places[begin : begin + rows])[None]  # neighbours on disk are read together
+        owner = np.searchsorted(features.starts, at, side="right") - 1
+        answers = features.starts[owner] + features.prompt[owner]
+        yield _batch(features, at, answers, features.starts[owner + 1], slots)
 
 
 def _batch(
     features: Features,
     places: NDArray[np.int64],
+    answers: NDArray[np.int64],
     stops: NDArray[np.int64],
-    samples: list[int],
-    prompt: Tensor,
     slots: int,
+    there: NDArray[np.bool_] | bool = True,
 ) -> Batch:
-    """Rows at ``places [sample, row]``, each of a text that ends before ``stops``; ``samples`` whose they are."""
+    """Rows at ``places [sample, row]`` of texts whose answers begin at ``answers`` and that end before ``stops``
+    (both [sample, 1 or row]); ``there [sample, row]`` is False for padding."""
     ahead = places[..., None] + 1 + np.arange(slots)
-    there = ahead < stops[..., None] - 1
+    wanted = (ahead >= answers[..., None] - 1) & (ahead < stops[..., None] - 1) & np.asarray(there)[..., None]
     aimed = np.minimum(ahead, stops[..., None] - 1)
-    begins = features.starts[samples] + features.prompt[samples]
-    begins = begins[None, :, None] if len(places) == 1 and len(samples) == places.shape[1] else begins[:, None, None]
-    first = np.concatenate([np.ones((len(places), 1), bool), places[:, 1:] != places[:, :-1]], 1)  # not padding
-    wanted = there & (ahead >= begins - 1) & (first[..., None])
-    ids = torch.from_numpy(features.ids.astype(np.int64))
-    aims = torch.from_numpy(aimed)
+    following = np.minimum(aimed + 1, len(features.ids) - 1)
     return Batch(
         states=features.states[torch.from_numpy(places)],
-        fed=ids[aims],
-        truth=features.states[aims, -1],
-        target=ids[(aims + 1).clamp(max=len(ids) - 1)],
+        fed=torch.from_numpy(features.ids[aimed].astype(np.int64)),
+        truth=features.states[torch.from_numpy(aimed), -1],
+        target=torch.from_numpy(features.ids[following].astype(np.int64)),
         wanted=torch.from_numpy(wanted),
-        prompt=prompt,
-        length=torch.from_numpy((stops[:, 0] - places[:, 0]).astype(np.int64)),
     )

@@ -18,11 +18,13 @@ from typing import Any
 
 import torch
 
+from sotscope.decode.sampling import end_ids
 from sotscope.errors import TrainingError
 from sotscope.models.load import Loaded
 from sotscope.training.generate import continue_batch
 
 BATCH = 256
+SMALLEST_BATCH = 16
 PROMPT_TOKENS = 48
 """Longest prompt the model may invent."""
 KINDS = {"chat": 0.6, "raw": 0.15, "code": 0.15, "copy": 0.1}
@@ -94,12 +96,14 @@ def own_text(
     """
     chance = random.Random(seed)
     generator = torch.Generator().manual_seed(seed)
-    stop = _stop(loaded)
+    stop = end_ids(loaded.model.generation_config)
     openings = _Openings(loaded, chance, generator, stop)
     seen: set[tuple[int, ...]] = set()
     done = 0
     while done < tokens:
-        kinds = chance.choices(list(KINDS), list(KINDS.values()), k=batch)
+        # answers are often shorter than they may be, and some invented prompts are dropped
+        count = min(batch, max(SMALLEST_BATCH, 2 * (tokens - done) // new_tokens))
+        kinds = chance.choices(list(KINDS), list(KINDS.values()), k=count)
         prompts = [(k, p) for k, p in openings.some(kinds) if tuple(p) not in seen]
         seen.update(tuple(p) for _, p in prompts)
         greedy = chance.random() < greedy_share
@@ -112,12 +116,6 @@ def own_text(
             yield Sample(kind, prompt, answer, split, greedy)
         done += sum(map(len, answers))
         progress(min(done, tokens))
-
-
-def _stop(loaded: Loaded) -> frozenset[int]:
-    value = loaded.model.generation_config.eos_token_id
-    ids = value if isinstance(value, list) else [] if value is None else [value]
-    return frozenset(int(i) for i in ids)
 
 
 class _Openings:

@@ -16,7 +16,7 @@ from torch import Tensor
 from sotscope.decode.predictors.contracts import Predictor
 from sotscope.training.batches import Batch, batches_per_epoch, epoch, load_batch
 from sotscope.training.features import Features
-from sotscope.training.loss import HeadLoss, goals
+from sotscope.training.loss import HeadLoss
 
 
 @dataclass(frozen=True)
@@ -165,9 +165,8 @@ def train_step(
         targets.append(basis.index[batch.target[sample, at[row], slot]])
         weights.append(torch.full((len(row),), settings.slot_weight**slot))
     state, truth, target, weight = torch.cat(states), torch.cat(truths), torch.cat(targets), torch.cat(weights)
-    goal = goals(truth, basis.head) if settings.distill else None
     total = HeadLoss.apply(  # type: ignore[no-untyped-call]
-        state, goal, torch.arange(len(state)), target, weight, basis.head, settings.distill
+        state, truth, target, weight, basis.head, settings.distill
     )
     if settings.state_weight:
         scale = truth.float().pow(2).mean(-1)
@@ -194,7 +193,8 @@ def evaluate(
     for batch, samples in _test_batches(features, chosen, slots):
         right = _right(predictor, batch, basis, slots)
         for i, sample in enumerate(samples):
-            lengths = _jump(right[i].numpy(), int(batch.prompt[i]), int(batch.length[i]))
+            span = features.rows(sample)
+            lengths = _jump(right[i].numpy(), int(features.prompt[sample]), span.stop - span.start)
             group = made.setdefault(str(features.group[sample]), [0, 0])
             group[0] += sum(lengths) + len(lengths)
             group[1] += len(lengths)

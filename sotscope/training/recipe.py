@@ -21,6 +21,8 @@ from sotscope.capture.plan import anatomy
 from sotscope.catalog import PREDICTORS
 from sotscope.decode.predictors.bundle import CARD, Bundle, load_bundle, make_predictor
 from sotscope.decode.predictors.contracts import Predictor, PredictorConfig
+from sotscope.decode.predictors.head import native_dtype
+from sotscope.decode.sampling import end_ids
 from sotscope.errors import TrainingError
 from sotscope.models.load import Loaded, fingerprint
 from sotscope.models.pieces import special_ids
@@ -200,9 +202,10 @@ def _features(
 
 def fast_copy(loaded: Loaded) -> Loaded:
     """The model in bfloat16 where the processor multiplies that natively: several times faster for text and states."""
-    if loaded.model.dtype == torch.bfloat16 or not torch.cpu._is_avx512_bf16_supported():
+    kind = native_dtype(loaded.model.device)
+    if kind != torch.bfloat16 or loaded.model.dtype == kind:
         return loaded
-    return replace(loaded, model=copy.deepcopy(loaded.model).to(torch.bfloat16))
+    return replace(loaded, model=copy.deepcopy(loaded.model).to(kind))
 
 
 def _go_on_from(folder: Path, predictor: Predictor, loaded: Loaded, basis: Basis) -> Basis:
@@ -233,6 +236,7 @@ def predictor_config(model: Any, settings: TrainSettings) -> PredictorConfig:
     count, dim = config.num_hidden_layers, config.hidden_size
     heads = getattr(config, "num_attention_heads", None) or max(1, dim // 64)
     rope = getattr(config, "rope_parameters", None) or {}
+    architecture: type[Predictor] = PREDICTORS.get(kind)
     return PredictorConfig(
         kind=kind,
         dim=dim,
@@ -241,9 +245,9 @@ def predictor_config(model: Any, settings: TrainSettings) -> PredictorConfig:
         heads=heads,
         kv_heads=getattr(config, "num_key_value_heads", None) or heads,
         head_dim=getattr(config, "head_dim", None) or dim // heads,
-        inner=(4 * dim) // 3 if kind.startswith("gru") else getattr(config, "intermediate_size", None) or 4 * dim,
+        inner=architecture.inner_size(dim, getattr(config, "intermediate_size", None) or 4 * dim),
         rope_theta=float(rope.get("rope_theta", 10_000.0)),
-        context_rows={"attention": 256, "tcn": 4}.get(kind, 1),
+        context_rows=architecture.looks_back,
     )
 
 
@@ -259,19 +263,17 @@ def make_basis(loaded: Loaded, features: Features, size: int) -> Basis:
     ranked += [token for token in range(len(embed)) if token not in known]  # low ids are common in most vocabularies
     words = set(ranked[:size]) | _always(loaded)
     vocabulary = torch.tensor(sorted(words))
-    kind = torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
-    return Basis(embed, head[vocabulary].to(kind), vocabulary)
+    return Basis(embed, head[vocabulary].to(native_dtype(torch.device("cpu"))), vocabulary)
 
 
 def _always(loaded: Loaded) -> set[int]:
     """Ids that no reduced vocabulary may drop: what ends a text, and what structures it."""
-    ends = loaded.model.generation_config.eos_token_id
-    ids = set(ends if isinstance(ends, list) else [] if ends is None else [ends])
-    return ids | set(special_ids(loaded.tokenizer) if loaded.tokenizer is not None else ())
+    special = special_ids(loaded.tokenizer) if loaded.tokenizer is not None else set()
+    return {*end_ids(loaded.model.generation_config), *special}
 
 
 def _last_block(model: Any) -> tuple[Any, Any]:
-
+    """What an architecture may copy its first weights from: the base's last block and its final norm."""
     body = anatomy(model)
     return body.blocks[-1], getattr(model.base_model, "norm", None)
 

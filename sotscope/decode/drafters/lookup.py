@@ -33,7 +33,7 @@ class Lookup(Drafter):
         self._reset()
 
     def _reset(self) -> None:
-        self._ids: list[int] = []
+        self._indexed = 0
         self._ends: list[dict[tuple[int, ...], int]] = [{} for _ in range(self._longest + 1)]
         self._right = {n: 1.0 + n for n in range(self._longest + 1)}  # longer matches start with more trust
         self._seen = {n: 2.0 + n for n in range(self._longest + 1)}
@@ -45,11 +45,10 @@ class Lookup(Drafter):
         if context is not self._context:
             self._reset()
             self._context = context
-        known = len(self._ids)
-        for end in range(max(1, known), len(ids)):  # the n-gram at the very end has nothing after it yet
+        for end in range(max(1, self._indexed), len(ids)):  # the n-gram at the very end has nothing after it yet
             for n in range(self._shortest, min(self._longest, end) + 1):
                 self._ends[n][tuple(ids[end - n : end])] = end
-        self._ids = ids[:]
+        self._indexed = len(ids)
 
     def propose(self, context: Context, window: int) -> Proposal:
         self._index(context)
@@ -59,7 +58,7 @@ class Lookup(Drafter):
             if end is None or window < 1:
                 continue
             self._matched = n
-            ids = self._ids[end : end + window]
+            ids = context.ids[end : end + window]
             p = self._right[n] / self._seen[n]
             return Proposal(ids=ids, probabilities=[p] * len(ids))
         return Proposal()

@@ -7,7 +7,7 @@ framework without a decoder; nothing here claims its results.
 from __future__ import annotations
 
 from sotscope.decode.contracts import Setup
-from sotscope.decode.drafters.states import DraftSettings, StateDrafter
+from sotscope.decode.drafters.states import StateDrafter
 from sotscope.decode.predictors.bundle import load_bundle
 
 
@@ -18,6 +18,4 @@ def make(setup: Setup) -> StateDrafter:
 def trained(mode: str, setup: Setup) -> StateDrafter:
     """The trained drafter of ``mode`` for the base model of ``setup``. Raises DecodeError where there is none."""
     bundle = load_bundle(setup.find(mode), fingerprint=setup.fingerprint, base=setup.name)
-    draft = setup.settings.draft
-    settings = DraftSettings(draft.temperature, draft.correction, draft.floor, draft.dtype)
-    return StateDrafter(mode, setup.model, bundle, settings)
+    return StateDrafter(mode, setup.model, bundle, setup.settings.draft)

@@ -6,33 +6,18 @@ it. Predicted states never enter the model's cache or the record of rows: they o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from sotscope.config import DraftConfig
 from sotscope.decode.contracts import Context, Drafter, Proposal
 from sotscope.decode.predictors.bundle import Bundle
-from sotscope.decode.predictors.head import DraftHead
+from sotscope.decode.predictors.head import DTYPES, DraftHead, native_dtype
 from sotscope.errors import DecodeError
 from sotscope.events import Step
-
-
-@dataclass(frozen=True)
-class DraftSettings:
-    """How drafts are made of predicted states. None of it changes what an exact run says, only how fast.
-
-    ``temperature`` flattens the drafter's distribution (1.2-1.5 for one that is too sure), ``correction`` is the
-    weight of the running mean of past errors that is added to the next predictions (0: none), ``floor``: stop when all
-    drafts so far being right is less likely than this.
-    """
-
-    temperature: float = 1.0
-    correction: float = 0.0
-    floor: float = 0.05
-    dtype: str = "auto"
 
 
 class StateDrafter(Drafter):
@@ -41,9 +26,9 @@ class StateDrafter(Drafter):
     Raises DecodeError where the predictor does not fit the model.
     """
 
-    def __init__(self, mode: str, model: Any, bundle: Bundle, settings: DraftSettings | None = None) -> None:
+    def __init__(self, mode: str, model: Any, bundle: Bundle, settings: DraftConfig | None = None) -> None:
         self.mode = mode
-        self.settings = settings or DraftSettings()
+        self.settings = settings or DraftConfig()
         config = bundle.predictor.config
         self.layers = config.layers
         self.context_rows = config.context_rows
@@ -122,10 +107,11 @@ class StateDrafter(Drafter):
         read = _Reading(self, context)
         state, carry = self._predictor.first(self._memory)
         for slot in range(min(window, self.window)):
-            token = read.take(slot, state)
-            if slot + 1 < window and read.sure > self.settings.floor and slot + 1 < self.window:
-                state, carry = self._predictor.then(carry, self._embed[token].to(self._dtype))
-            else:
+            if slot:
+                state, carry = self._predictor.then(carry, self._embed[read.ids[-1]].to(self._dtype))
+            found = self.corrected(state[None], slot)
+            read.read(slot, found[0], self._head.logits(found)[0])
+            if read.sure <= self.settings.floor:
                 break
         return read.proposal()
 
@@ -135,11 +121,10 @@ class StateDrafter(Drafter):
         for _ in range(1, min(window, self.window)):
             state, carry = self._predictor.then(carry, state)
             states.append(state)
+        found = self.corrected(torch.stack(states), 0)
         read = _Reading(self, context)
-        stacked = self.corrected(torch.stack(states), 0)
-        logits = self._head.logits(stacked)
-        for slot in range(len(states)):
-            read.read(slot, stacked[slot], logits[slot])
+        for slot, logits in enumerate(self._head.logits(found)):
+            read.read(slot, found[slot], logits)
             if read.sure <= self.settings.floor:
                 break
         return read.proposal()
@@ -159,17 +144,14 @@ class _Reading:
         self._head = drafter._head
         self.sure = 1.0
         """The drafter's estimate that all tokens so far are right."""
-        self._ids: list[int] = []
+        self.ids: list[int] = []
         self._probabilities: list[float] = []
         self._entropies: list[float] = []
         self._states: list[Tensor] = []
         self._full: list[np.ndarray[Any, Any]] = []
 
-    def take(self, slot: int, state: Tensor) -> int:
-        found = self._drafter.corrected(state[None], slot)
-        return self.read(slot, found[0], self._head.logits(found)[0])
-
-    def read(self, slot: int, state: Tensor, logits: Tensor) -> int:
+    def read(self, slot: int, state: Tensor, logits: Tensor) -> None:
+        """Add the token of ``slot``, from its state [dim] and its logits [word]."""
         heat = self._drafter.settings.temperature
         sampled = self._context.draw is not None
         log_p = torch.log_softmax(logits / (heat * (self._context.temperature if sampled else 1.0)), -1)
@@ -184,15 +166,14 @@ class _Reading:
             self._full.append(full)
         token = int(self._head.words[word])
         self.sure *= float(p[word])
-        self._ids.append(token)
+        self.ids.append(token)
         self._probabilities.append(float(p[word]))
         self._entropies.append(float(-(p * log_p).sum()))
         self._states.append(state)
-        return token
 
     def proposal(self) -> Proposal:
         return Proposal(
-            ids=self._ids,
+            ids=self.ids,
             probabilities=self._probabilities,
             entropies=self._entropies,
             distributions=np.stack(self._full) if self._full else None,
@@ -201,12 +182,10 @@ class _Reading:
 
 
 def draft_dtype(name: str, device: torch.device) -> torch.dtype:
-    """The type a drafter computes in: "auto" is half precision where the processor multiplies it natively."""
-    named = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-    if name in named:
-        return named[name]
-    if name != "auto":
-        raise DecodeError(f"draft dtype {name!r} is not one of auto, {', '.join(named)}.")
-    if device.type == "cpu":
-        return torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
-    return torch.bfloat16
+    """The type a drafter computes in: "auto" is half precision where the processor multiplies it natively.
+
+    Raises DecodeError for a name that is none of the settings'.
+    """
+    if name != "auto" and name not in DTYPES:
+        raise DecodeError(f"draft dtype {name!r} is not one of auto, {', '.join(DTYPES)}.")
+    return native_dtype(device) if name == "auto" else DTYPES[name]

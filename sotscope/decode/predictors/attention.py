@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,7 @@ class Memory:
 
 
 class Attention(Predictor):
+    looks_back: ClassVar[int] = 256
     frequency: Tensor
 
     def __init__(self, config: PredictorConfig) -> None:

@@ -51,10 +51,17 @@ class Predictor(nn.Module, ABC):
     feedback: ClassVar[bool] = True
     alone: ClassVar[bool] = False
     """Whether a row is predicted from nothing but itself, so that it can be trained on rows from anywhere."""
+    looks_back: ClassVar[int] = 1
+    """How many past rows it looks at, unless its config says otherwise."""
 
     def __init__(self, config: PredictorConfig) -> None:
         super().__init__()
         self.config = config
+
+    @classmethod
+    def inner_size(cls, dim: int, intermediate: int) -> int:
+        """Width of its inner layers for a base with states of ``dim`` numbers and MLPs ``intermediate`` wide."""
+        return intermediate
 
     @abstractmethod
     def unroll(self, states: Tensor, embeds: Tensor, rows: Sequence[Tensor]) -> list[Tensor]:

@@ -18,6 +18,11 @@ from sotscope.decode.predictors.contracts import Mix, Norm, Predictor, Predictor
 class Gru(Predictor):
     alone: ClassVar[bool] = True
 
+    @classmethod
+    def inner_size(cls, dim: int, intermediate: int) -> int:
+        """The cell is read once a slot, so it is kept narrower than an MLP of the base."""
+        return (4 * dim) // 3
+
     def __init__(self, config: PredictorConfig) -> None:
         super().__init__(config)
         self.start = nn.Linear(config.states * config.dim, config.inner)

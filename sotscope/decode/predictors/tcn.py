@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,8 @@ from sotscope.decode.predictors.contracts import Entrance, Mix, Norm, Predictor,
 
 class Tcn(Predictor):
     """Kernel ``context_rows`` wide; the newest row is tap 0."""
+
+    looks_back: ClassVar[int] = 4
 
     def __init__(self, config: PredictorConfig) -> None:
         super().__init__(config)
