@@ -70,7 +70,7 @@ def test_ten_ar_ten_sot_ten_dmtd_ten_ar_are_forty_ar(
     assert order == ["ar", "sot", "dmtd", "ar"]
     assert modes[:10] == ["ar"] * 10
     assert all(8 <= modes.count(mode) <= 14 for mode in ("sot", "dmtd"))
-    assert "first_slot_miss" in set(run.drafts["reason"]), "no draft was wrong: nothing was rolled back"
+    assert {"accepted", "first_slot_miss"} <= set(run.drafts["reason"]), "no draft was right, or none was wrong"
     commands = run.events("command")
     assert [command["changes"] for command in commands] == list(plan.values())
     for command in commands:  # each was applied before the step it names, at the position that step begins at

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from sotscope.decode.history import History
 from sotscope.decode.predictors.head import SPARE, DraftHead
+from sotscope.testing.bundles import tiny_bundle
 
 WEIGHT = torch.randn(1200, 8, generator=torch.Generator().manual_seed(0))
 BIAS = torch.randn(1200, generator=torch.Generator().manual_seed(1))
@@ -78,3 +79,11 @@ def test_history_is_a_list_of_the_last_rows(keep: int, blocks: list[tuple[int, b
         assert history.start >= start
         pos = data.draw(st.integers(history.start, history.end))
         assert history.since(pos)[:, 0, 0].tolist() == kept[pos - start :]
+
+
+def test_a_tiny_bundle_is_the_same_for_the_same_seed_whatever_was_drawn_before(llama: Any) -> None:
+    first = tiny_bundle(llama, seed=3).predictor.state_dict()
+    torch.rand(7)
+    again, other = tiny_bundle(llama, seed=3).predictor.state_dict(), tiny_bundle(llama, seed=4).predictor.state_dict()
+    assert all(torch.equal(value, again[name]) for name, value in first.items())
+    assert not all(torch.equal(value, other[name]) for name, value in first.items())

@@ -40,9 +40,10 @@ def tiny_bundle(
     those that an architecture sets to zero before training.
     """
     words = range(anatomy(model).geometry.vocab) if vocabulary is None else vocabulary
-    generator = torch.Generator().manual_seed(seed)
-    predictor = make_predictor(tiny_config(model, kind, slots)).eval().requires_grad_(False)
-    for weight in predictor.parameters():
-        weight.add_(0.2 * torch.randn(weight.shape, generator=generator))
+    with torch.random.fork_rng(devices=[]):  # the first weights are drawn from the global generator
+        torch.manual_seed(seed)
+        predictor = make_predictor(tiny_config(model, kind, slots)).eval().requires_grad_(False)
+        for weight in predictor.parameters():
+            weight.add_(0.2 * torch.randn(weight.shape))
     base = {"name": type(model).__name__, "fingerprint": fingerprint(model)}
     return Bundle(predictor, torch.tensor(sorted(set(words))), {"mode": "sot", "base": base})
