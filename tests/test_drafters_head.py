@@ -9,6 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sotscope.config import DraftConfig
+from sotscope.decode.contracts import Context
+from sotscope.decode.drafters.states import StateDrafter
 from sotscope.decode.history import History
 from sotscope.decode.predictors.head import SPARE, DraftHead
 from sotscope.testing.bundles import tiny_bundle
@@ -87,3 +90,25 @@ def test_a_tiny_bundle_is_the_same_for_the_same_seed_whatever_was_drawn_before(l
     again, other = tiny_bundle(llama, seed=3).predictor.state_dict(), tiny_bundle(llama, seed=4).predictor.state_dict()
     assert all(torch.equal(value, again[name]) for name, value in first.items())
     assert not all(torch.equal(value, other[name]) for name, value in first.items())
+
+
+@pytest.mark.parametrize("kind", ["gru", "attention", "heads"])
+def test_a_state_drafter_says_what_its_predictor_rolls_out_token_by_token(llama: Any, kind: str) -> None:
+    ids = [5, 17, 3, 88, 41]
+    bundle = tiny_bundle(llama, kind)
+    states = torch.randn(4, 3, 32, generator=torch.Generator().manual_seed(5))
+    context = Context(list(ids), len(ids), 9, 99, history=History(8, (1, 2)))
+    assert context.history is not None
+    context.history.add(0, states)
+    drafter = StateDrafter("sot", llama, bundle, DraftConfig(dtype="float32", floor=0.0))
+    with torch.inference_mode():  # as the decode loop does
+        proposal = drafter.propose(context, 4)
+
+    embed, head = llama.get_input_embeddings().weight, llama.get_output_embeddings().weight
+    said: list[int] = []
+    with torch.no_grad():
+        for slot in range(4):  # the training path, anew for each slot, fed with the tokens so far
+            fed = embed[torch.tensor([*ids[1:], *said])][None]
+            state = bundle.predictor.rollout(states[None], fed, slot + 1)[0, -1, slot]
+            said.append(int((head @ state).argmax()))
+    assert list(proposal.ids) == said

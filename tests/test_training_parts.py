@@ -110,7 +110,7 @@ def test_loose_rows_have_the_targets_that_whole_samples_have(
     def facts(alone: bool) -> set[tuple[object, ...]]:
         out = set()
         for batch in epoch(features, chosen, 50, 3, seed=2, alone=alone):
-            for sample, row in batch.wanted[:, :, 0].nonzero().tolist():
+            for sample, row in batch.wanted.any(2).nonzero().tolist():
                 n = int(batch.wanted[sample, row].sum())
                 state = tuple(batch.states[sample, row].float().flatten().tolist())
                 truth = tuple(batch.truth[sample, row, :n].float().flatten().tolist())

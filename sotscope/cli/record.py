@@ -131,7 +131,8 @@ def _announce(recorded: Any, *, quiet: bool) -> None:
         warn(text)
     if not quiet:
         prompt, rows = len(recorded.prompt.ids), recorded.forecast.rows
-        mode = f"{recorded.drafter.mode}, lossy ({recorded.policy})" if recorded.lossy else recorded.drafter.mode
+        parts = recorded.parts
+        mode = f"{parts.drafter.mode}, lossy ({parts.judge})" if parts.lossy else parts.drafter.mode
         say(
             f"{recorded.loaded.name}, mode {mode}: {prompt} prompt tokens, at most {rows - prompt} "
             f"new; at most {human(recorded.forecast.bytes)} in {recorded.path}"

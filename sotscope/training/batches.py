@@ -64,12 +64,11 @@ def batches_per_epoch(features: Features, chosen: NDArray[np.int64], rows: int, 
 
 
 def load_batch(features: Features, samples: list[int], slots: int) -> Batch:
-    """Whole samples, padded on the right with rows that are not wanted."""
+    """Whole samples, padded on the right; only the rows that ``alone`` would take are wanted."""
     begins, stops = features.starts[samples][:, None], features.starts[np.array(samples) + 1][:, None]
-    rows = np.arange(int((stops - begins).max()))
-    places = np.minimum(begins + rows, stops - 1)
-    answers = begins + features.prompt[samples][:, None]
-    return _batch(features, places, answers, stops, slots, there=begins + rows < stops)
+    rows = begins + np.arange(int((stops - begins).max()))
+    answers = (rows >= begins + features.prompt[samples][:, None] - 2) & (rows < stops)
+    return _batch(features, np.minimum(rows, stops - 1), stops, slots, answers)
 
 
 def _answer_rows(features: Features, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -86,22 +85,15 @@ def _loose(features: Features, places: NDArray[np.int64], rows: int, slots: int)
     for begin in range(0, len(places), rows):
         at = np.sort(places[begin : begin + rows])[None]  # neighbours on disk are read together
         owner = np.searchsorted(features.starts, at, side="right") - 1
-        answers = features.starts[owner] + features.prompt[owner]
-        yield _batch(features, at, answers, features.starts[owner + 1], slots)
+        yield _batch(features, at, features.starts[owner + 1], slots, np.ones(at.shape, bool))
 
 
 def _batch(
-    features: Features,
-    places: NDArray[np.int64],
-    answers: NDArray[np.int64],
-    stops: NDArray[np.int64],
-    slots: int,
-    there: NDArray[np.bool_] | bool = True,
+    features: Features, places: NDArray[np.int64], stops: NDArray[np.int64], slots: int, answers: NDArray[np.bool_]
 ) -> Batch:
-    """Rows at ``places [sample, row]`` of texts whose answers begin at ``answers`` and that end before ``stops``
-    (both [sample, 1 or row]); ``there [sample, row]`` is False for padding."""
+    """Rows at ``places [sample, row]`` of texts that end before ``stops [sample, 1 or row]``; ``answers [sample, row]``
+    says which of them are to be trained on."""
     ahead = places[..., None] + 1 + np.arange(slots)
-    wanted = (ahead >= answers[..., None] - 1) & (ahead < stops[..., None] - 1) & np.asarray(there)[..., None]
     aimed = np.minimum(ahead, stops[..., None] - 1)
     following = np.minimum(aimed + 1, len(features.ids) - 1)
     return Batch(
@@ -109,5 +101,5 @@ def _batch(
         fed=torch.from_numpy(features.ids[aimed].astype(np.int64)),
         truth=features.states[torch.from_numpy(aimed), -1],
         target=torch.from_numpy(features.ids[following].astype(np.int64)),
-        wanted=torch.from_numpy(wanted),
+        wanted=torch.from_numpy((ahead < stops[..., None] - 1) & answers[..., None]),
     )
