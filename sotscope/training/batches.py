@@ -67,7 +67,7 @@ def load_batch(features: Features, samples: list[int], slots: int) -> Batch:
     """Whole samples, padded on the right; only the rows that ``alone`` would take are wanted."""
     begins, stops = features.starts[samples][:, None], features.starts[np.array(samples) + 1][:, None]
     rows = begins + np.arange(int((stops - begins).max()))
-    answers = (rows >= begins + features.prompt[samples][:, None] - 2) & (rows < stops)
+    answers = rows >= begins + features.prompt[samples][:, None] - 2  # past its end a text has no targets anyway
     return _batch(features, np.minimum(rows, stops - 1), stops, slots, answers)
 
 
