@@ -33,7 +33,7 @@ demo: $(VENV)/.all  ## install, fetch the embedded model, record a run in each m
 
 test: $(VENV)/.test  ## install and run the whole suite (the first time it converts the embedded model)
 	$(BIN)/sotscope fetch smollm2
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 
 dashboard: $(VENV)/.all  ## serve the live page (not in this version)
 	@$(BIN)/sotscope dashboard || true

@@ -13,6 +13,7 @@ from hypothesis import settings
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test may reach for the network
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny matrices: a second thread waits more than it works
+os.environ.pop("COLUMNS", None)  # set to 80 in workers of pytest-xdist: outputs are checked as a pipe sees them
 settings.register_profile("sotscope", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("sotscope")
 

@@ -88,7 +88,7 @@ def _raise(*_: Any, **__: Any) -> Any:
         ({"no_such_option": 1}, ValueError),
         ({"stopping_criteria": [_raise]}, RuntimeError),
     ],
-    ids=str,
+    ids=lambda value: value.__name__ if isinstance(value, type) else ",".join(value),
 )
 def test_a_streamer_ends_once_whatever_goes_wrong(options: dict[str, Any], error: Any, llama: Any) -> None:
     heard = Heard()

