@@ -53,7 +53,7 @@ class DraftConfig(_Settings):
     """Flattens the drafter's distribution; 1.2-1.5 for one that is too sure of itself."""
     correction: float = Field(default=0.0, ge=0, le=1)
     """Weight of the running mean of past errors that is added to the next predicted states; 0.2-0.5 where used."""
-    floor: float = Field(default=0.05, ge=0, lt=1)
+    floor: float = Field(default=0.35, ge=0, lt=1)
     """Stop drafting when all drafts so far being right is less likely than this."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     sample: bool = False
@@ -66,8 +66,8 @@ class DraftConfig(_Settings):
 class LookupConfig(_Settings):
     """How `lookup` matches: n-grams of ``longest`` to ``shortest`` tokens, ``window`` tokens drafted."""
 
-    window: int = Field(default=10, ge=1, le=64)
-    longest: int = Field(default=6, ge=1, le=32)
+    window: int = Field(default=15, ge=1, le=64)
+    longest: int = Field(default=8, ge=1, le=32)
     shortest: int = Field(default=2, ge=1, le=32)
 
 

@@ -67,6 +67,9 @@ def test_lookup_trusts_long_matches_more_and_learns(llama: Any, go: Any) -> None
     assert run.tokens.all_ids == [*prompt, *truth]
     assert set(run.tokens.modes[5:]) == {"lookup"}
     said = run.drafts["probability"].tolist()
+    matches = lookup.propose(context([*range(1, 7), 9, *range(1, 3)]), 4).probabilities
+    assert list(matches) == sorted(matches), "a match grows with every draft that is right"
+    assert matches[0] < matches[-1]
     assert len(set(said)) > 1
     assert all(0 < p < 1 for p in said)
 
@@ -99,9 +102,9 @@ class Says(Scripted):
     ("first", "second", "mode", "ids"),
     [
         ((5, 0.9), (6, 0.1), "lookup", [5]),
-        ((5, 0.4), (6, 0.1), "sot", [6]),  # too unsure while another one can be asked
+        ((5, 0.3), (6, 0.1), "sot", [6]),  # too unsure while another one can be asked
         ((None, 0.0), (6, 0.1), "sot", [6]),
-        ((5, 0.4), (None, 0.0), "", []),
+        ((5, 0.3), (None, 0.0), "", []),
     ],
 )
 def test_combine_asks_in_order_until_one_is_sure(first: Any, second: Any, mode: str, ids: list[int]) -> None:

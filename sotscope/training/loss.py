@@ -50,3 +50,9 @@ class HeadLoss(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = ctx.saved_tensors
         return gradient * grads[0].to(gradient.dtype), None, None, None, None, None
+
+
+def native_dtype(device: torch.device) -> torch.dtype:
+    """bfloat16 where the device multiplies it natively, else float32."""
+    half = device.type != "cpu" or torch.cpu._is_avx512_bf16_supported()
+    return torch.bfloat16 if half else torch.float32

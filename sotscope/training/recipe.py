@@ -21,7 +21,6 @@ from sotscope.capture.plan import anatomy
 from sotscope.catalog import PREDICTORS
 from sotscope.decode.predictors.bundle import CARD, Bundle, load_bundle, make_predictor
 from sotscope.decode.predictors.contracts import Predictor, PredictorConfig
-from sotscope.decode.predictors.head import native_dtype
 from sotscope.decode.sampling import end_ids
 from sotscope.errors import TrainingError
 from sotscope.models.load import Loaded, fingerprint
@@ -29,6 +28,7 @@ from sotscope.models.pieces import special_ids
 from sotscope.training.corpus import Sample, own_text, read_corpus, write_corpus
 from sotscope.training.features import Features, collect, open_features
 from sotscope.training.fit import Basis, FitSettings, Report, fit
+from sotscope.training.loss import native_dtype
 
 KINDS = {"sot": "gru", "dmtd": "heads"}
 """The architecture a mode is trained with, unless another is asked for."""

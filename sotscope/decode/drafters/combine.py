@@ -22,7 +22,7 @@ class Combine(Drafter):
 
     mode = "combine"
 
-    def __init__(self, drafters: Sequence[Drafter], trust: float = 0.5) -> None:
+    def __init__(self, drafters: Sequence[Drafter], trust: float = 0.35) -> None:
         layers = {drafter.layers for drafter in drafters} - {None}
         if not drafters or len(layers) > 1:
             raise DecodeError(

@@ -12,17 +12,20 @@ from sotscope.decode.contracts import Context, Drafter, Proposal, Setup
 from sotscope.errors import DecodeError
 from sotscope.events import Step
 
+FORGET = 0.95
+"""How fast a confidence forgets, a draft."""
+
 
 class Lookup(Drafter):
     """Continues the longest n-gram (``longest`` to ``shortest`` tokens) at the end of the text as it went on before.
 
     Its confidence in a match of n tokens is how often such matches were right in this text, so that gates can judge
-    it. Raises DecodeError for lengths that are out of order.
+    it; where the first j drafts are right, the match is n + j tokens long. Raises DecodeError for lengths out of order.
     """
 
     mode = "lookup"
 
-    def __init__(self, window: int = 10, longest: int = 6, shortest: int = 2) -> None:
+    def __init__(self, window: int = 15, longest: int = 8, shortest: int = 2) -> None:
         if not 1 <= shortest <= longest or window < 1:
             raise DecodeError(
                 f"lookup needs 1 <= shortest <= longest, window >= 1; got {shortest}, {longest}, {window}."
@@ -59,17 +62,21 @@ class Lookup(Drafter):
                 continue
             self._matched = n
             ids = context.ids[end : end + window]
-            p = self._right[n] / self._seen[n]
-            return Proposal(ids=ids, probabilities=[p] * len(ids))
+            lengths = [self._length(slot) for slot in range(len(ids))]
+            return Proposal(ids=ids, probabilities=[self._right[m] / self._seen[m] for m in lengths])
         return Proposal()
 
     def observe(self, context: Context, step: Step, truth: Tensor | None) -> None:
-        """Count how matches of this length did."""
+        """Count how matches of each length did."""
         looked_at = [draft for draft in step.drafts if draft.reason not in ("after_miss", "after_end")]
-        if self._matched and looked_at:
-            n = self._matched
-            self._right[n] = 0.95 * self._right[n] + sum(draft.accepted for draft in looked_at)
-            self._seen[n] = 0.95 * self._seen[n] + len(looked_at)
+        for slot, draft in enumerate(looked_at if self._matched else []):
+            n = self._length(slot)
+            self._right[n] = FORGET * self._right[n] + draft.accepted
+            self._seen[n] = FORGET * self._seen[n] + 1
+
+    def _length(self, slot: int) -> int:
+        """Of the match before ``slot``, if the slots before it are right."""
+        return min(self._longest, self._matched + slot)
 
 
 def make(setup: Setup) -> Lookup:

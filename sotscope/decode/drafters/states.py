@@ -15,7 +15,7 @@ from torch import Tensor
 from sotscope.config import DraftConfig
 from sotscope.decode.contracts import Context, Drafter, Proposal
 from sotscope.decode.predictors.bundle import Bundle
-from sotscope.decode.predictors.head import DTYPES, DraftHead, native_dtype
+from sotscope.decode.predictors.head import DTYPES, DraftHead
 from sotscope.errors import DecodeError
 from sotscope.events import Step
 
@@ -182,10 +182,12 @@ class _Reading:
 
 
 def draft_dtype(name: str, device: torch.device) -> torch.dtype:
-    """The type a drafter computes in: "auto" is half precision where the processor multiplies it natively.
+    """The type a drafter computes in. "auto" is float32 on a CPU, where products of a single row are not faster in
+    half precision (docs/log.md), else bfloat16.
 
     Raises DecodeError for a name that is none of the settings'.
     """
     if name != "auto" and name not in DTYPES:
         raise DecodeError(f"draft dtype {name!r} is not one of auto, {', '.join(DTYPES)}.")
-    return native_dtype(device) if name == "auto" else DTYPES[name]
+    auto = torch.float32 if device.type == "cpu" else torch.bfloat16
+    return auto if name == "auto" else DTYPES[name]

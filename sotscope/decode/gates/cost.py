@@ -1,4 +1,4 @@
-"""`cost`: the window controller. It drafts and checks as many tokens as pay, by what they cost on this machine.
+"""`cost`: the window controller. Of what was drafted it lets the model check as many tokens as pay on this machine.
 
 A window of k tokens makes 1 + s1 + ... + sk tokens for T(k + 1) milliseconds, where si is the probability that the
 first i drafts are right. The si come from the drafter's own confidence, calibrated by what became of earlier drafts.
@@ -7,7 +7,6 @@ first i drafts are right. The si come from the drafter's own confidence, calibra
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import accumulate
 from typing import ClassVar
 
 from sotscope.decode.contracts import UNLIMITED, Context, Gate, Proposal
@@ -24,8 +23,8 @@ PROBE = 16
 
 
 class WindowCost(Gate):
-    """``widths``: milliseconds of a forward by width (``timing.widths``). For the first ``warmup_steps`` steps the
-    window is what it is and the controller only learns. Raises DecodeError for a negative ``warmup_steps``.
+    """``widths``: milliseconds of a forward by width (``timing.widths``). For the first ``warmup_steps`` steps all
+    drafts are checked and the controller only learns. Raises DecodeError for a negative ``warmup_steps``.
     """
 
     name: ClassVar[str] = "cost"
@@ -38,22 +37,11 @@ class WindowCost(Gate):
         self._steps = 0
         self._calibrations: dict[str, _Calibration] = {}
         self._slot_ms: dict[str, float] = {}
-        self._survival: dict[str, list[float]] = {}
         self._unseen = 0
 
     def _probe(self) -> int:
         """The window that costs least a token of it."""
         return min(range(1, self.clock.widest), key=lambda k: self.clock.forward_ms(k + 1) / (k + 1))
-
-    def window(self, context: Context) -> int:
-        """Enough for the best window of the recent past, and one to spare: a drafted slot costs less than a chance."""
-        if self._steps < self._warmup or not self._survival:
-            return UNLIMITED
-        windows = [
-            best_window(survival, self.clock, slot_ms=self._slot_ms.get(mode, 0.0))
-            for mode, survival in self._survival.items()
-        ]
-        return max(windows) + 1
 
     def trim(self, context: Context, proposal: Proposal) -> int:
         if self._steps < self._warmup or not proposal.probabilities:
@@ -79,17 +67,10 @@ class WindowCost(Gate):
         ms = step.draft_ns / 1e6 / len(step.drafts)
         self._slot_ms[mode] = self._slot_ms.get(mode, ms) + SMOOTH * (ms - self._slot_ms.get(mode, ms))
         calibration = self._calibrations.setdefault(mode, _Calibration())
-        survival = self._survival.setdefault(mode, [])
         for draft in step.drafts:
             if draft.reason in ("after_miss", "after_end"):
                 break
             calibration.add(draft.probability, draft.accepted)
-        for slot in range(len(step.drafts)):
-            if slot == len(survival):
-                survival.append((survival[-1] if survival else 1.0) * 0.7)
-            survival[slot] += SMOOTH * ((slot < step.accepted) - survival[slot])
-        # slots that were not drafted keep what they had, yet all right up to here is no likelier than up to before
-        self._survival[mode] = list(accumulate(survival, min))
 
 
 class _Calibration:

@@ -9,12 +9,14 @@ from sotscope.decode.contracts import UNLIMITED, Context, Gate
 from sotscope.decode.gates.clock import Clock
 from sotscope.events import Step
 
-TRIAL = 8
-"""Drafted steps before a verdict."""
+TRIAL = 24
+"""Drafted steps before a verdict: what a step brings varies from 1 to 16 tokens, so fewer say little."""
 REST = 24
 """Tokens without drafts after the first bad verdict; each further one doubles it, up to ``LONGEST``."""
 LONGEST = 192
-SMOOTH = 0.15
+SMOOTH = 0.05
+MARGIN = 1.03
+"""How much dearer than a plain forward a token may be: a verdict on noise costs more than drafts that nearly pay."""
 
 
 class Guard(Gate):
@@ -47,7 +49,7 @@ class Guard(Gate):
         self._tokens += weight * (step.rows - self._tokens)
         if self._drafted < TRIAL:
             return
-        if self._ms / self._tokens > self._clock.forward_ms(1):
+        if self._ms / self._tokens > MARGIN * self._clock.forward_ms(1):
             self._resume_at = context.new_tokens + self._rest
             self._rest = min(LONGEST, 2 * self._rest)
             self._drafted = 0

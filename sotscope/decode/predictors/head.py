@@ -64,9 +64,3 @@ class DraftHead:
         """[slot, word] in float32 for ``states [slot, dim]``; word j is token ``words[j]``."""
         out = torch.nn.functional.linear(states.to(self._weight.dtype), self._weight[: self._count]).float()
         return out if self._bias is None else out + self._bias[: self._count]
-
-
-def native_dtype(device: torch.device) -> torch.dtype:
-    """bfloat16 where the device multiplies it natively, else float32."""
-    half = device.type != "cpu" or torch.cpu._is_avx512_bf16_supported()
-    return torch.bfloat16 if half else torch.float32
