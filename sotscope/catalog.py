@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sotscope.errors import DecodeError
+from sotscope.errors import AnalysisError, DecodeError
 from sotscope.registry import Registry
 
 SITES: Registry[Any] = Registry(
@@ -89,4 +89,22 @@ PREDICTORS: Registry[Any] = Registry(
     },
     group="sotscope.predictors",
     error=DecodeError,
+)
+
+ANALYZERS: Registry[Any] = Registry(
+    "analyzer",
+    {
+        "norms": "sotscope.analysis.norms:Norms",
+        "change": "sotscope.analysis.change:Change",
+        "dims": "sotscope.analysis.dims:Dims",
+        "pca": "sotscope.analysis.pca:Pca",
+        "project": "sotscope.analysis.project:Project",
+        "lens": "sotscope.analysis.lens:Lens",
+        "similarity": "sotscope.analysis.similarity:Similarity",
+        "heads": "sotscope.analysis.heads:Heads",
+        "drafts": "sotscope.analysis.drafts:Drafts",
+        "latency": "sotscope.analysis.latency:Latency",
+    },
+    group="sotscope.analyzers",
+    error=AnalysisError,
 )

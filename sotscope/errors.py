@@ -39,3 +39,7 @@ class CostError(SotscopeError):
 
 class TrainingError(SotscopeError):
     """A drafter cannot be trained, or a trained one cannot be used here."""
+
+
+class AnalysisError(SotscopeError):
+    """An analyzer that the run, or the part of it that was selected, gives nothing to work on."""

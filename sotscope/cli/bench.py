@@ -16,7 +16,7 @@ from sotscope.cli.watch import Spinner
 
 app = typer.Typer(
     add_completion=False,
-    help="Measure what is claimed: the cost of capture and of the store, the speed of decoding.",
+    help="Measure what is claimed: the cost of capture, of the store and of analysis, the speed of decoding.",
     epilog=shared.examples("sotscope bench capture", "sotscope bench store --json", "sotscope bench decode --quick"),
 )
 
@@ -43,6 +43,7 @@ Rounds = Annotated[
     typer.Option("--rounds", min=1, help="How often each prompt is decoded [1].", metavar="N", show_default=False),
 ]
 Modes = Annotated[str, typer.Option("--modes", help="What is measured beside ar, with commas.", metavar="MODES")]
+Slow = Annotated[bool, typer.Option("--slow", help="Also the full lens, t-SNE and UMAP, timed apart.")]
 Plot = Annotated[
     Path | None,
     typer.Option("--plot", help="Draw it: an HTML file (and a PNG, with kaleido).", metavar="FILE", show_default=False),
@@ -110,6 +111,16 @@ def decode(
         print_json(found)
     else:
         show(found)
+
+
+@app.command("analyze", epilog=shared.examples("sotscope bench analyze --json"))
+def analyze(model: Model = "smollm2", slow: Slow = False, as_json: shared.JsonFlag = False) -> None:
+    """Seconds and peak memory of all quick analyzers over 2,000 and over 20,000 tokens."""
+    with Spinner(notes(), lines=True) as spinner:
+        with capture_extra("bench"):
+            from sotscope.bench.analyze import run
+        found = run(spinner.report, model=model, slow=slow)
+    _report(found, as_json=as_json)
 
 
 def _report(found: Mapping[str, Any], *, as_json: bool) -> None:

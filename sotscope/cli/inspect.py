@@ -11,8 +11,9 @@ from sotscope.cli import options as shared
 from sotscope.cli.extra import capture_extra
 from sotscope.cli.record_options import Layers
 from sotscope.cli.settings import check_sites
-from sotscope.cli.terminal import count, facts, heading, human, notes, output, plain, print_json, printable, table
+from sotscope.cli.terminal import count, facts, heading, human, notes, output, print_json, printable, table
 from sotscope.cli.watch import Spinner
+from sotscope.plain import plain
 
 if TYPE_CHECKING:
     from sotscope.capture.inspect import Inspection, SiteFacts

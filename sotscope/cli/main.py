@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "list": ("sotscope.cli.list", "Look"),
     "info": ("sotscope.cli.info", "Look"),
     "show": ("sotscope.cli.show", "Look"),
+    "analyze": ("sotscope.cli.analyze", "Look"),
     "compare": ("sotscope.cli.compare", "Look"),
     "dashboard": ("sotscope.cli.dashboard", "Look"),
     "verify": ("sotscope.cli.verify", "Share"),

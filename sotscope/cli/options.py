@@ -35,10 +35,10 @@ def complete_runs(incomplete: str) -> list[str]:
 
 
 def complete_sites(incomplete: str) -> list[str]:
-    return _last_of(incomplete, ["all", "none", *SITES.names()])
+    return last_of(incomplete, ["all", "none", *SITES.names()])
 
 
-def _last_of(incomplete: str, names: list[str]) -> list[str]:
+def last_of(incomplete: str, names: list[str]) -> list[str]:
     """Ways to go on with the last of a comma list."""
     before, comma, _ = incomplete.rpartition(",")
     return [f"{before}{comma}{name}" for name in names]
@@ -49,7 +49,7 @@ def complete_modes() -> list[str]:
 
 
 def complete_combine(incomplete: str) -> list[str]:
-    return _last_of(incomplete, [name for name in DRAFTERS.names() if name not in ("ar", "forced", "combine")])
+    return last_of(incomplete, [name for name in DRAFTERS.names() if name not in ("ar", "forced", "combine")])
 
 
 def complete_policies() -> list[str]:

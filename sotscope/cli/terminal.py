@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import os
@@ -16,6 +15,8 @@ from rich.cells import cell_len
 from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
+
+from sotscope.plain import plain
 
 PIPE_WIDTH = 160
 """Columns of a table that goes into a file or pipe, where nobody's window is too narrow."""
@@ -93,21 +94,6 @@ def facts(pairs: Mapping[str, Any]) -> Table:
 def print_json(data: Mapping[str, Any]) -> None:
     """The object of ``--json``: one line, strict JSON, the last thing on stdout."""
     print(json.dumps(plain(data), allow_nan=False), flush=True)
-
-
-def plain(value: Any) -> Any:
-    """Strict JSON's own types: NaN and infinities are null, arrays are lists, what is left is its text."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = dataclasses.asdict(value)
-    elif hasattr(value, "tolist"):  # numpy, which this module does not import
-        value = value.tolist()
-    if isinstance(value, Mapping):
-        return {str(key): plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [plain(entry) for entry in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if value is None or isinstance(value, bool | int | str) else str(value)
 
 
 def number(value: float | None, digits: int = 3) -> str:

@@ -10,6 +10,7 @@ import math
 import mmap
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sotscope.errors import StoreError
+
+MAPS = 16
+"""Chunk files that are kept mapped."""
 
 
 def _spans(start: int, stop: int, chunk_rows: int) -> Iterator[tuple[int, int, int]]:
@@ -98,7 +102,8 @@ class HotArray:
             os.close(handle)
 
     def _map(self, chunk: int) -> NDArray[Any]:
-        if chunk not in self._maps:
+        found = self._maps.get(chunk)
+        if found is None:
             path = self.chunk_path(chunk)
             size = self.chunk_rows * self.row_bytes
             try:
@@ -106,8 +111,12 @@ class HotArray:
                     buffer = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
             except (OSError, ValueError, OverflowError) as error:
                 raise StoreError(f"{path} is missing or too short; `sotscope verify` tells what is lost.") from error
-            self._maps[chunk] = np.frombuffer(buffer, self.dtype).reshape(self.chunk_rows, *self.row)
-        return self._maps[chunk]
+            while len(self._maps) >= MAPS:  # pages of a map count as memory of the process while it is open
+                with suppress(KeyError, StopIteration, RuntimeError):  # another thread was faster
+                    self._maps.pop(next(iter(self._maps)))
+            found = np.frombuffer(buffer, self.dtype).reshape(self.chunk_rows, *self.row)
+            self._maps[chunk] = found
+        return found
 
     def read(self, start: int, stop: int, inner: tuple[Any, ...] = ()) -> NDArray[Any]:
         """Rows ``[start, stop)`` as a new array; ``inner`` indexes the axes after the token axis."""

@@ -6,6 +6,7 @@ import json
 import stat
 import threading
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -134,11 +135,40 @@ class Run:
             start, stop, stride = spans(tokens, self._rows)
             found = array.read(start, stop, inner)[::stride]
         else:
-            rows = lineage_rows(self._journal.rows[: self._rows], self._journal.sequences, seq)
+            rows = self.rows(seq)
             start, stop, stride = spans(tokens, len(rows))
             found = array.take(rows[start:stop:stride], inner)
         out = found.astype(np.float32)
         return out[0] if isinstance(tokens, int | np.integer) else out
+
+    def rows(self, seq: int | None = None) -> NDArray[np.int64]:
+        """Indices of all rows, in the order they were committed, or of those of one sequence's lineage."""
+        if seq is None:
+            return np.arange(self._rows)
+        return lineage_rows(self._journal.rows[: self._rows], self._journal.sequences, seq)
+
+    def take(
+        self,
+        site: str,
+        rows: NDArray[np.int64],
+        *,
+        layer: int | None = None,
+        layers: tuple[int, ...] | None = None,
+    ) -> NDArray[np.float32]:
+        """States of the rows with these indices, as float32: of one ``layer`` [token, dim], or of some [token, layer,
+        dim]. Raises StoreError for a site or layer that was not recorded.
+        """
+        spec = self._site(site)
+        inner: tuple[Any, ...] = ()
+        if layer is not None:
+            inner = (self._layer_index(spec, layer),)
+        elif layers is not None and spec.layers is not None and layers != spec.layers:
+            inner = ([self._layer_index(spec, one) for one in layers],)
+        return self._arrays[spec.name].take(rows, inner).astype(np.float32, copy=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Sent to another process, a run is opened there."""
+        return _reopen, (str(self.path), self.live)
 
     def scalars(self, name: str, seq: int | None = None) -> NDArray[Any]:
         """An always-on scalar: [token] or [token, layer]; ``run.scalar_names`` lists them."""
@@ -279,6 +309,11 @@ class Run:
         if wanted not in spec.layers:
             raise StoreError(f"layer {layer} of {spec.name} was not recorded; recorded are {_ranges(spec.layers)}.")
         return spec.layers.index(wanted)
+
+
+@lru_cache(maxsize=4)
+def _reopen(path: str, live: bool) -> Run:
+    return Run(Path(path), live=live)
 
 
 def _disk_bytes(folder: Path) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +83,18 @@ class Tokens:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def take(self, rows: NDArray[np.int64]) -> Tokens:
+        """Only these rows, in this order."""
+        return replace(
+            self,
+            ids=self.ids[rows],
+            next_ids=self.next_ids[rows],
+            segments=[self.segments[i] for i in rows],
+            modes=[self.modes[i] for i in rows],
+            seq=self.seq[rows],
+            pos=self.pos[rows],
+        )
 
     @property
     def raw(self) -> list[str]:
