@@ -12,11 +12,11 @@ import pytest
 from decode_helpers import PROMPT, bundle_folder, settings
 
 from sotscope.catalog import GATES
-from sotscope.decode.contracts import Context, Gate
+from sotscope.decode.contracts import Context, Gate, Proposal
 from sotscope.errors import SotscopeError
 from sotscope.recorder import Recording, recording
 from sotscope.store.reader import Run, open_run
-from sotscope.testing.drafters import anti, greedy
+from sotscope.testing.drafters import Scripted, anti, greedy
 from sotscope.testing.oracle import check_run
 from sotscope.testing.tiny import tiny
 
@@ -219,3 +219,21 @@ def test_a_lossy_policy_for_a_while_marks_the_whole_run(llama: Any, truth: list[
     assert recorded.summary.policy == "exact"
     assert recorded.summary.believed == (run.drafts["reason"] == "believed").sum() > 0
     check_run(llama, run, tolerance=1e-5)
+
+
+def test_a_drafter_that_failed_comes_back_only_when_its_mode_is_asked_for(
+    llama: Any, tmp_path: Path, truth: list[int]
+) -> None:
+    class Failing(Scripted):
+        def propose(self, context: Context, window: int) -> Proposal:
+            if context.new_tokens in (4, 5):
+                raise RuntimeError("out of cookies")
+            return super().propose(context, window)
+
+    drafter = Failing(truth, 1, lambda position, token: token, "sot")
+    changes = {8: {"window": 1}, 20: {"mode": "lookup"}}
+    run, _ = decode(llama, tmp_path / "a.sot", at(changes), drafter=drafter)
+    assert run.tokens.all_ids == [*PROMPT, *truth]
+    assert run.tokens.modes[4:24] == ["sot"] * 4 + ["ar"] * 16, "another setting brought it back"
+    assert set(run.tokens.modes[25:]) == {"lookup"}
+    assert len(run.info()["alarms"]) == 1

@@ -94,6 +94,7 @@ class Decoder:
         self._seq = seq
         self._finish = ""
         self._detail = ""
+        self._failed: Drafter | None = None
         self.decode_steps = 0
         """Forwards that chose tokens: neither the prefill's nor the last row's."""
         self._use(parts or Parts(drafter or Plain(), policy, gates))
@@ -179,7 +180,10 @@ class Decoder:
             if self._rebuild is None:
                 raise DecodeError("this decoder takes no commands.")
             before = self.parts
-            self._use(self._rebuild(command.changes))
+            parts = self._rebuild(command.changes)
+            if parts.drafter is self._failed and "mode" not in command.changes:
+                parts = replace(parts, drafter=Plain())  # only who asks for it by name gets it again
+            self._use(parts)
             try:
                 self._look_at_states(context)
             except SotscopeError:
@@ -191,7 +195,7 @@ class Decoder:
         self.sink.on_command(Command(command.id, command.changes, context.step, len(context.ids) - 1))
 
     def _drafting_off(self, context: Context, why: str) -> None:
-        mode = self.drafter.mode
+        mode, self._failed = self.drafter.mode, self.drafter
         self._use(Parts(Plain(), self.parts.policy, self.parts.gates, options=self.parts.options))
         message = f"drafting is off: {mode} {why}; the text goes on one token at a time"
         self.sink.on_alarm(Alarm("drafter", message, {"mode": mode, "position": len(context.ids)}))
