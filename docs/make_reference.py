@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import sys
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from pathlib import Path
 import sotscope
 from sotscope import config
 from sotscope.capture import layers
-from sotscope.catalog import DRAFTERS, FAMILIES, GATES, PREDICTORS, SITES
+from sotscope.catalog import ANALYZERS, DRAFTERS, FAMILIES, GATES, PREDICTORS, SITES
 from sotscope.store import layout, tokens
 
 PAGE = Path(__file__).parent / "reference.md"
@@ -37,7 +38,7 @@ def signature(function: Callable[..., object]) -> str:
 
 def callables() -> list[str]:
     out = ["## Python", ""]
-    for name in ("load", "record", "open_run"):
+    for name in ("load", "record", "open_run", "analyze"):
         out += [
             f"### `sotscope.{name}{signature(getattr(sotscope, name))}`",
             "",
@@ -78,7 +79,33 @@ def catalogs() -> list[str]:
     out += [f"- gate `{name}`: {first_line(GATES.get(name))}" for name in GATES.names()]
     modules = dict.fromkeys(inspect.getmodule(PREDICTORS.get(name)) for name in PREDICTORS.names())
     out += [f"- predictor {first_line(module)}" for module in modules]
-    return [*out, ""]
+    return [*out, "", *analyzers(), ""]
+
+
+def analyzers() -> list[str]:
+    """What each says of itself, what it needs, and its parameters."""
+    out = ["## Analyzers", "", "`sotscope.analyze(NAME, run, PARAM=...)`, or `--set NAME.PARAM=VALUE`.", ""]
+    for name in ANALYZERS.names():
+        cls = ANALYZERS.get(name)
+        needs = " and ".join([*cls.sites, *(["one of " + ", ".join(cls.any_site)] if cls.any_site else [])])
+        out += [f"### {first_line(inspect.getmodule(cls))}", "", *([f"Needs {needs}.", ""] if needs else [])]
+        out += [f"- `{key}` = `{field.get_default(call_default_factory=True)!r}`: {meaning}".rstrip(": ")
+                for key, field in cls.Params.model_fields.items()
+                for meaning in [_meanings(cls.Params).get(key, "")]]  # fmt: skip
+        out.append("")
+    return out
+
+
+def _meanings(model: type) -> dict[str, str]:
+    """The docstring that stands under each field."""
+    found: dict[str, str] = {}
+    for cls in reversed(model.__mro__):
+        if cls.__module__.startswith("sotscope"):
+            body = ast.parse(inspect.getsource(cls).lstrip()).body[0].body  # type: ignore[attr-defined]
+            for field, text in zip(body, body[1:], strict=False):
+                if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+                    found[ast.unparse(field.target)] = " ".join(str(text.value.value).split())
+    return found
 
 
 def settings() -> list[str]:

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sotscope.analysis.run import analyze as analyze
     from sotscope.decode.controls import Controls as Controls
     from sotscope.generation import decoding as decoding
     from sotscope.generation import generate as generate
@@ -22,6 +23,7 @@ _PUBLIC = {
     "Controls": "sotscope.decode.controls",
     "Loaded": "sotscope.models.load",
     "Run": "sotscope.store.reader",
+    "analyze": "sotscope.analysis.run",
     "decoding": "sotscope.generation",
     "generate": "sotscope.generation",
     "load": "sotscope.models.load",
