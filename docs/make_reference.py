@@ -6,6 +6,7 @@ import ast
 import inspect
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import sotscope
@@ -100,11 +101,13 @@ def _meanings(model: type) -> dict[str, str]:
     """The docstring that stands under each field."""
     found: dict[str, str] = {}
     for cls in reversed(model.__mro__):
-        if cls.__module__.startswith("sotscope"):
-            body = ast.parse(inspect.getsource(cls).lstrip()).body[0].body  # type: ignore[attr-defined]
-            for field, text in zip(body, body[1:], strict=False):
-                if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-                    found[ast.unparse(field.target)] = " ".join(str(text.value.value).split())
+        if not cls.__module__.startswith("sotscope"):
+            continue
+        [defined] = ast.parse(inspect.getsource(cls).lstrip()).body
+        assert isinstance(defined, ast.ClassDef)
+        for field, text in pairwise(defined.body):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+                found[ast.unparse(field.target)] = " ".join(str(ast.literal_eval(text.value)).split())
     return found
 
 

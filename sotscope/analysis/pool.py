@@ -6,6 +6,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 from threadpoolctl import threadpool_limits
@@ -31,18 +32,9 @@ class Threads:
         self._workers = workers or os.cpu_count() or 1
 
     def map(self, work: Callable[[T], R], tasks: Iterable[T], label: str) -> Iterator[R]:
-        todo = deque(tasks)
-        count, done = len(todo), 0
-        self._progress(label, 0, count)
         with threadpool_limits(1), ThreadPoolExecutor(self._workers) as threads:
-            running = deque(threads.submit(work, todo.popleft()) for _ in range(min(len(todo), 2 * self._workers)))
-            while running:
-                found = running.popleft().result()
-                if todo:
-                    running.append(threads.submit(work, todo.popleft()))
-                done += 1
-                self._progress(label, done, count)
-                yield found
+            ahead = 2 * self._workers
+            yield from _in_order(lambda task: threads.submit(work, task), tasks, ahead, self._progress, label)
 
 
 class Dask:
@@ -64,19 +56,25 @@ class Dask:
         self._progress = progress
 
     def map(self, work: Callable[[T], R], tasks: Iterable[T], label: str) -> Iterator[R]:
-        todo = deque(tasks)
-        count, done = len(todo), 0
         ahead = 2 * max(1, sum(self._client.nthreads().values()))
-        submit = lambda: self._client.submit(work, todo.popleft(), pure=False)  # noqa: E731
-        self._progress(label, 0, count)
-        running = deque(submit() for _ in range(min(count, ahead)))
-        while running:
-            found = running.popleft().result()
-            if todo:
-                running.append(submit())
-            done += 1
-            self._progress(label, done, count)
-            yield found
+        submit = partial(self._client.submit, work, pure=False)
+        yield from _in_order(submit, tasks, ahead, self._progress, label)
 
     def close(self) -> None:
         self._client.close()
+
+
+def _in_order(
+    submit: Callable[[T], Any], tasks: Iterable[T], ahead: int, progress: Progress, label: str
+) -> Iterator[Any]:
+    """Results of all tasks as they were given; at most ``ahead`` are worked on or wait to be taken."""
+    todo = deque(tasks)
+    count = len(todo)
+    progress(label, 0, count)
+    running = deque(submit(todo.popleft()) for _ in range(min(count, ahead)))
+    for done in range(1, count + 1):
+        found = running.popleft().result()
+        if todo:
+            running.append(submit(todo.popleft()))
+        progress(label, done, count)
+        yield found
