@@ -44,6 +44,8 @@ class CaptureConfig(_Settings):
     ring_mb: int = Field(default=128, ge=8)
     durable: bool = False
     self_check: bool = True
+    embed_head: bool = False
+    """Put the model's final norm and lm_head into the run; else they are kept once a model in the cache."""
 
 
 class DraftConfig(_Settings):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import psutil
 import torch
 from numpy.typing import NDArray
 
+from sotscope.analysis.head import FILE, cached
 from sotscope.capture.plan import make_plan
 from sotscope.capture.selfcheck import SelfCheck, self_check
 from sotscope.capture.tap import Captured, Tap, nonfinite_alarm
@@ -24,7 +25,8 @@ from sotscope.decode.controls import Controls
 from sotscope.decode.loop import Decoder
 from sotscope.decode.sampling import Sampler
 from sotscope.errors import DecodeError, PromptError
-from sotscope.events import MODES, Alarm, Branch, Command, Step
+from sotscope.events import MODES, Alarm, Branch, Command, Piece, Step
+from sotscope.head_file import head_bytes, save_head
 from sotscope.models.load import Loaded
 from sotscope.models.pieces import PieceTable
 from sotscope.models.prompt import Segmenter, segment_codes
@@ -157,6 +159,8 @@ class Recording:
         self.rows = 0
         self.believed = 0
         """Tokens that a lossy policy took where `ar` would have chosen another."""
+        self.notices: list[str] = []
+        """What did not work and does not matter to the recording."""
         self.check = SelfCheck(skipped="not run")
         self.summary: Summary | None = None
         self._on_alarm = on_alarm
@@ -184,6 +188,8 @@ class Recording:
         max_keys = min(len(self.prompt.ids) + self._limit + 1, self.context_length)
         self.spec = probe_spec(self.plan, self.prompt.ids, settings, max_keys)
         self.forecast = Forecast.of(self.spec, len(self.prompt.ids) + self._limit)
+        if capture.embed_head:
+            self.forecast = replace(self.forecast, bytes=self.forecast.bytes + head_bytes(self.plan))
         self.path = Path(settings.out) if settings.out else default_path(self.drafter.mode, title(settings.input))
         check_forecast(self.forecast, self.path, settings.max_bytes)
         self.tap = Tap(self.plan, top_k=capture.top_k, max_keys=max_keys)
@@ -221,16 +227,18 @@ class Recording:
         )
         self._was_lossy = self.parts.lossy
         pieces = PieceTable(self.loaded.tokenizer).piece if self.loaded.tokenizer is not None else None
+        about = self.loaded.describe()
         self.writer = RunWriter(
             self.path,
             self.spec,
-            attributes={"model": self.loaded.describe(), "family": self.plan.anatomy.family_name},
+            attributes={"model": about, "family": self.plan.anatomy.family_name},
             piece_of=pieces,
             ring_bytes=capture.ring_mb << 20,
             durable=capture.durable,
             background=self.loaded.model.device.type != "cpu",
             on_alarm=self._raise_alarm,
         )
+        self._keep_head(about["fingerprint"], pieces)
         self.writer.sequence(Branch(0, len(self.prompt.ids)))
         self.writer.event(
             "config",
@@ -242,9 +250,15 @@ class Recording:
             policy=self.decoder.parts.judge,
             lossy=self._was_lossy,
             versions=versions(),
-            warnings=[*self.prompt.warnings, *self.settings.notices],
+            warnings=[*self.prompt.warnings, *self.settings.notices, *self.notices],
             device=str(self.loaded.model.device),
         )
+
+    def _keep_head(self, fingerprint: str, pieces: Callable[[int], Piece] | None) -> None:
+        """Final norm and lm_head, for the lens: in the run, or once a model in the cache."""
+        path = self.path / FILE if self.settings.capture.embed_head else cached(fingerprint)
+        problem = save_head(self.plan, path, fingerprint, pieces)
+        self.notices += [problem] if problem else []
 
     # -- decoding ----------------------------------------------------------------------------------------------
 

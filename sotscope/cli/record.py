@@ -87,6 +87,7 @@ def command(
     ring_mb: given.RingMb = None,
     durable: given.Durable = None,
     no_self_check: given.NoSelfCheck = None,
+    embed_head: given.EmbedHead = None,
     as_json: given.Json = False,
     quiet: given.Quiet = False,
 ) -> None:
@@ -127,7 +128,7 @@ def _record(settings: RunConfig, *, as_json: bool, quiet: bool) -> int:
 
 def _announce(recorded: Any, *, quiet: bool) -> None:
     """What is about to happen, and what the user should know about the prompt."""
-    for text in [*recorded.prompt.warnings, *recorded.settings.notices]:
+    for text in [*recorded.prompt.warnings, *recorded.settings.notices, *recorded.notices]:
         warn(text)
     if not quiet:
         prompt, rows = len(recorded.prompt.ids), recorded.forecast.rows

@@ -172,6 +172,14 @@ Durable = Annotated[bool | None, shared.option(OUTPUT, "Sync every step to the d
 NoSelfCheck = Annotated[
     bool | None, shared.option(OUTPUT, "Do not compare rows with a second forward at the end.", "--no-self-check")
 ]
+EmbedHead = Annotated[
+    bool | None,
+    shared.option(
+        OUTPUT,
+        "Put the model's final norm and lm_head into the run, so that the lens works wherever the run goes.",
+        "--embed-head",
+    ),
+]
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print the path of the run and nothing else.", rich_help_panel=OUTPUT)
 ]

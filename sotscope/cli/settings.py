@@ -36,6 +36,7 @@ PLACES = {
     "ring_mb": "capture.ring_mb",
     "durable": "capture.durable",
     "self_check": "capture.self_check",
+    "embed_head": "capture.embed_head",
     "mode": "decode.mode",
     "force": "decode.force",
     "window": "decode.window",

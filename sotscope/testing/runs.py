@@ -16,7 +16,8 @@ from sotscope.store.reader import Run, open_run
 from sotscope.store.writer import Rows, RunWriter
 
 TOP_K = 3
-HEAD_SITES = ("head_out", "query")
+SHARED = ("resid", "attn_out", "mlp_out")
+"""Sites whose states live in the residual stream."""
 
 
 def write_run(
@@ -70,7 +71,7 @@ def _spec(sites: Mapping[str, NDArray[Any]], dtype: str, scalars: Mapping[str, N
     layers = max((array.shape[1] for array in sites.values() if array.ndim > 2), default=1)
     made = []
     for name, array in sites.items():
-        dims = {2: ("token", "dim"), 3: ("token", "layer", f"{name}_dim"), 4: ("token", "layer", "head", "head_dim")}
+        dims = {2: ("token", "dim"), 3: ("token", "layer", "dim" if name in SHARED else f"{name}_dim"), 4: ("token", "layer", "head", "head_dim")}
         made.append(
             SiteSpec(
                 name=name,
