@@ -12,7 +12,7 @@ from nbclient import NotebookClient
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SCRIPTS = {
-    "probe.py": ("always guessing the same is right", "layer  29"),
+    "probe.py": ("always guessing the same is right", "layer  15: right"),
     "tables.py": ("median norm by layer", "milliseconds a step"),
     "switch_modes.py": ("combine", "sot"),
 }
