@@ -71,7 +71,8 @@ def _spec(sites: Mapping[str, NDArray[Any]], dtype: str, scalars: Mapping[str, N
     layers = max((array.shape[1] for array in sites.values() if array.ndim > 2), default=1)
     made = []
     for name, array in sites.items():
-        dims = {2: ("token", "dim"), 3: ("token", "layer", "dim" if name in SHARED else f"{name}_dim"), 4: ("token", "layer", "head", "head_dim")}
+        width = "dim" if name in SHARED else f"{name}_dim"
+        dims = {2: ("token", "dim"), 3: ("token", "layer", width), 4: ("token", "layer", "head", "head_dim")}
         made.append(
             SiteSpec(
                 name=name,
