@@ -108,7 +108,12 @@ def command(
             given = params.get(analyzer.name, {})
             if all_rows and "all_rows" in analyzer.Params.model_fields:
                 given = {"all_rows": True, **given}
-            reports.append(run_one(analyzer, view, given, pool))
+            try:
+                reports.append(run_one(analyzer, view, given, pool))
+            except AnalysisError as error:
+                if names:
+                    raise
+                skipped.append(f"{analyzer.name}: {error}")  # the others can still say what they see
     if html is not None:
         _write(html, page(view.run.path.name, str(view.run.path), run_facts(view.run), reports, skipped))
     if as_json:
