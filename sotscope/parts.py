@@ -11,13 +11,13 @@ from typing import Any
 
 from platformdirs import user_data_path
 
+from sotscope.cache import cache_folder
 from sotscope.catalog import DRAFTERS, GATES
 from sotscope.config import DecodeConfig, RunConfig
 from sotscope.decode import timing
 from sotscope.decode.contracts import UNLIMITED, Drafter, Gate, Parts, Setup
 from sotscope.decode.gates.options import check_gates
 from sotscope.errors import ConfigError, DecodeError
-from sotscope.models.embedded import cache_folder
 from sotscope.models.load import Loaded, fingerprint, load
 
 CHANGEABLE = (

@@ -1,10 +1,10 @@
-"""Values as strict JSON knows them. Imports nothing heavy: the command line starts with it."""
+"""Values as strict JSON knows them, and as a person writes them. Imports nothing heavy: commands start with it."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -21,3 +21,14 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if value is None or isinstance(value, bool | int | str) else str(value)
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Numbers as a person writes them: 0-3, 7."""
+    out: list[str] = []
+    start = 0
+    for i in range(1, len(numbers) + 1):
+        if i == len(numbers) or numbers[i] != numbers[i - 1] + 1:
+            out.append(str(numbers[start]) if i - start == 1 else f"{numbers[start]}-{numbers[i - 1]}")
+            start = i
+    return ", ".join(out)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from cli_helpers import call
 
+from sotscope.errors import AnalysisError
 from sotscope.testing.runs import write_run
 
 
@@ -78,3 +79,16 @@ def test_a_mistake_is_one_line(options: list[str], said: str, run: Path) -> None
     assert answer.code == 2
     assert said in answer.err
     assert answer.err.count("\n") == 1
+
+
+def test_one_that_cannot_answer_leaves_the_others_their_say(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AnalysisError("no states to speak of.")
+
+    monkeypatch.setattr("sotscope.analysis.pca.Pca.analyze", refuse)
+    answer = call("analyze", run)
+    assert answer.code == 0, answer.err
+    assert "not run: pca: no states to speak of." in answer.out
+    assert "sink row (token 0)" in answer.out
+    alone = call("analyze", run, "--only", "pca")
+    assert (alone.code, alone.err) == (2, "sotscope: no states to speak of.\n")

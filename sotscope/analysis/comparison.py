@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from sotscope.analysis import figures
 from sotscope.analysis.contracts import Pool
 from sotscope.analysis.report import Report
-from sotscope.analysis.view import Chunk, View
+from sotscope.analysis.view import Chunk, Selection, View
 from sotscope.errors import AnalysisError
 from sotscope.store.reader import Run
 
@@ -149,11 +149,8 @@ def _distances(reference: Run, run: Run, site: str, shared: int, seq: int, pool:
     """relative (‖b - a‖ / ‖a‖) and cosine, [token, layer], of the aligned rows."""
     spec, other = reference.spec.site(site), run.spec.site(site)
     layers = None if spec.layers is None else tuple(x for x in spec.layers if x in (other.layers or ()))
-    views = []
-    for one in (reference, run):
-        view = View(one)
-        view.layers, view.rows = layers or view.layers, one.rows(seq)[:shared]
-        views.append(view.chunks(site))
+    part = Selection(seq=seq, tokens=(0, shared), layers=layers)
+    views = [View(one, part).chunks(site) for one in (reference, run)]
     pairs = [_Pair(a, b) for a, b in zip(*views, strict=True)]
     parts = list(pool.map(_distance, pairs, f"states of {run.path.name}"))
     relative, cosine = (np.concatenate(column) for column in zip(*parts, strict=True))

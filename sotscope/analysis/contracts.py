@@ -43,8 +43,6 @@ class Analyzer(ABC):
     sites: ClassVar[tuple[str, ...]] = ()
     any_site: ClassVar[tuple[str, ...]] = ()
     scalars: ClassVar[tuple[str, ...]] = ()
-    slow: ClassVar[bool] = False
-    """Left out unless it is asked for by name."""
     Params: ClassVar[type[Params]] = Params
 
     @abstractmethod

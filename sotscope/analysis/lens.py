@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from sotscope.analysis import figures
+from sotscope.analysis.agreement import head_for
 from sotscope.analysis.contracts import Analyzer, Params, Pool
 from sotscope.analysis.facts import facts, left_out
-from sotscope.analysis.head import Head, load_head, missing
+from sotscope.analysis.head import Head
 from sotscope.analysis.lens_figures import words_figure
 from sotscope.analysis.lens_look import Seen, Task, look, tasks
 from sotscope.analysis.lens_say import say
 from sotscope.analysis.report import Report
 from sotscope.analysis.view import View
-from sotscope.errors import AnalysisError
 
 
 class LensParams(Params):
@@ -88,12 +88,9 @@ class Lens(Analyzer):
 
 def _head(view: View) -> tuple[Head | None, str]:
     """The head of the run's model, or why layers cannot be read as words."""
-    try:
-        head = load_head(view.run)
-    except AnalysisError as error:
-        return None, str(error)
+    head, why = head_for(view)
     if head is None:
-        return None, missing(view.run)
+        return None, why
     if head.norm == "unknown":
         return None, "the final norm of this model is of a kind that could not be rebuilt, so layers say no words"
     width = view.width("resid")

@@ -15,9 +15,12 @@ from numpy.typing import NDArray
 
 from sotscope.analysis import figures
 from sotscope.analysis.contracts import Analyzer, Params, Pool
-from sotscope.analysis.facts import RowFacts, facts, left_out, percentile
+from sotscope.analysis.facts import RowFacts, percentile
+from sotscope.analysis.moments import subject
 from sotscope.analysis.report import Report
-from sotscope.analysis.view import View, ranges
+from sotscope.analysis.view import View
+from sotscope.analysis.wording import NOTHING_LEFT
+from sotscope.plain import ranges
 
 MASSIVE = 50.0
 """A largest number this many times the layer's median one is a massive activation."""
@@ -38,13 +41,9 @@ class Norms(Analyzer):
     Params: ClassVar[type[Params]] = NormParams
 
     def analyze(self, view: View, params: NormParams, pool: Pool) -> Report:
-        site = params.site or view.first("resid", *view.run.sites)
-        view.need(site)
-        found = facts(view, site, pool)
-        layers: list[Any] = list(view.layers_of(site) or [site])
-        keep = ~found.bad if params.all_rows else found.keep
-        report = Report(self.name, f"{self.title} ({site})")
-        report.left_out = [] if params.all_rows else left_out(found, view.labels)
+        chosen = subject(view, params.site, params.all_rows, pool)
+        site, layers, found, keep = chosen.site, chosen.names, chosen.found, chosen.keep
+        report = Report(self.name, f"{self.title} ({site})", left_out=chosen.left_out)
         by_layer = _by_layer(found, keep, layers)
         report.tables = {
             "by_layer": by_layer,
@@ -157,7 +156,7 @@ def _say(report: Report, found: RowFacts, keep: NDArray[np.bool_], layers: list[
         middle = percentile(found.norm[keep])
         report.find(f"The median norm in layer {layers[0]} is {middle[0]:.4g}.", median=middle[0])
     if not keep.any():
-        report.find("No row is left once sinks and rows that are not finite are set aside.", "warning", rows=len(view))
+        report.find(NOTHING_LEFT, "warning", rows=len(view))
 
 
 def _profile(table: pd.DataFrame, site: str) -> Any:

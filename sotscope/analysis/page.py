@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 import xarray as xr
 from jinja2 import Environment
+from plotly.offline import get_plotlyjs
 
 from sotscope.analysis.report import SEVERITIES, Report, Table
 from sotscope.store.reader import Run
@@ -38,8 +39,6 @@ def ranked(reports: Sequence[Report]) -> list[tuple[str, Any]]:
 
 def page(title: str, subtitle: str, facts: Mapping[str, Any], reports: Sequence[Report], skipped: Sequence[str]) -> str:
     """One self-contained HTML page; ``skipped`` says which analyzers were not run and why."""
-    from plotly.offline import get_plotlyjs
-
     figures: dict[str, Any] = {}
     parts = [_part(report, figures) for report in reports]
     template = Environment(autoescape=True, trim_blocks=True).from_string(

@@ -23,8 +23,9 @@ from sotscope.analysis.layouts import NAMES, Layout, Method, layout
 from sotscope.analysis.moments import subject
 from sotscope.analysis.points import Points, What
 from sotscope.analysis.report import Report
-from sotscope.analysis.view import View, ranges
+from sotscope.analysis.view import View
 from sotscope.analysis.wording import NOTHING_LEFT
+from sotscope.plain import ranges
 
 ALIKE = 0.01
 """Rows that vary by less than this part of their size are nearly one."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from sotscope.analysis.contracts import Analyzer, Pool
+from sotscope.analysis.contracts import Analyzer, Params, Pool
 from sotscope.analysis.pool import Threads
 from sotscope.analysis.report import Report
 from sotscope.analysis.view import Selection, View
@@ -47,18 +47,18 @@ def make_view(run: Run | str | Path, **selection: Any) -> View:
     return View(run if isinstance(run, Run) else open_run(run, live=True), chosen)
 
 
-def run_one(analyzer: Analyzer, view: View, params: dict[str, Any], pool: Pool) -> Report:
-    """Check what the analyzer needs, run it, and note what it was told and how long it took."""
+def parameters(analyzer: Analyzer, given: dict[str, Any]) -> Params:
+    """What the analyzer is told. Raises AnalysisError for a parameter that it does not have, or a wrong value."""
     try:
-        given = analyzer.Params(**params)
+        return analyzer.Params(**given)
     except ValidationError as error:
         raise AnalysisError(f"{analyzer.name}: {_first(error)}") from error
-    view.need(*analyzer.sites)
-    if analyzer.any_site:
-        view.first(*analyzer.any_site)
-    missing = [name for name in analyzer.scalars if name not in view.run.scalar_names]
-    if missing:
-        raise AnalysisError(f"{view.run.path.name} has no scalar {missing[0]}; record it without --no-scalars.")
+
+
+def run_one(analyzer: Analyzer, view: View, params: dict[str, Any], pool: Pool) -> Report:
+    """Check what the analyzer needs, run it, and note what it was told and how long it took."""
+    given = parameters(analyzer, params)
+    _needs(analyzer, view)
     begin = time.perf_counter()
     report = analyzer.analyze(view, given, pool)
     report.seconds = time.perf_counter() - begin
@@ -67,21 +67,26 @@ def run_one(analyzer: Analyzer, view: View, params: dict[str, Any], pool: Pool) 
 
 
 def answerable(view: View, names: Sequence[str] | None = None) -> tuple[list[Analyzer], list[str]]:
-    """The analyzers the run can answer (of ``names``, or all that are quick), and why the others cannot."""
+    """The analyzers the run can answer (of ``names``, or all), and why the others cannot."""
     made: list[Analyzer] = [ANALYZERS.get(name)() for name in (names or ANALYZERS.names())]
     able, why = [], []
     for analyzer in made:
-        if analyzer.slow and not names:
-            why.append(f"{analyzer.name}: takes long; ask for it with --only {analyzer.name}")
-            continue
         try:
-            view.need(*analyzer.sites)
-            if analyzer.any_site:
-                view.first(*analyzer.any_site)
+            _needs(analyzer, view)
             able.append(analyzer)
         except AnalysisError as error:
             why.append(f"{analyzer.name}: {error}")
     return able, why
+
+
+def _needs(analyzer: Analyzer, view: View) -> None:
+    """Raises AnalysisError for what the analyzer needs and the run does not have."""
+    view.need(*analyzer.sites)
+    if analyzer.any_site:
+        view.first(*analyzer.any_site)
+    missing = [name for name in analyzer.scalars if name not in view.run.scalar_names]
+    if missing:
+        raise AnalysisError(f"{view.run.path.name} has no scalar {missing[0]}; record it again with this version.")
 
 
 def _first(error: ValidationError) -> str:

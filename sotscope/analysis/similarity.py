@@ -25,8 +25,9 @@ from sotscope.analysis.contracts import Analyzer, Params, Pool
 from sotscope.analysis.fair import fair_in
 from sotscope.analysis.moments import Subject, subject
 from sotscope.analysis.report import Report
-from sotscope.analysis.view import Chunk, View, ranges
+from sotscope.analysis.view import Chunk, View
 from sotscope.analysis.wording import NOTHING_LEFT
+from sotscope.plain import ranges
 
 RESIDUAL = frozenset({"resid", "attn_out", "mlp_out"})
 """Sites of which all layers write into the same space."""

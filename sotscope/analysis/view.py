@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from sotscope.errors import AnalysisError
+from sotscope.plain import ranges
 from sotscope.store.reader import Run
 from sotscope.store.tokens import Tokens
 
@@ -84,7 +84,9 @@ class View:
         found = tuple(dict.fromkeys(layer + count if layer < 0 else layer for layer in wanted))
         missing = [layer for layer in found if layer not in recorded]
         if missing:
-            raise AnalysisError(f"{self.run.path.name}: layer {missing[0]} was not recorded; there are {recorded}.")
+            raise AnalysisError(
+                f"{self.run.path.name}: layer {missing[0]} was not recorded; there are {ranges(recorded)}."
+            )
         return found
 
     @cached_property
@@ -155,14 +157,3 @@ class View:
         if len(among) <= count:
             return among
         return among[np.linspace(0, len(among) - 1, count).round().astype(np.int64)]
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """Numbers as a person writes them: 0-3, 7."""
-    out: list[str] = []
-    start = 0
-    for i in range(1, len(numbers) + 1):
-        if i == len(numbers) or numbers[i] != numbers[i - 1] + 1:
-            out.append(str(numbers[start]) if i - start == 1 else f"{numbers[start]}-{numbers[i - 1]}")
-            start = i
-    return ", ".join(out)

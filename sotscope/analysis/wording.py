@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sotscope.analysis.view import ranges
+from sotscope.plain import ranges
 
 NOTHING_LEFT = "No row is left once sinks and rows that are not finite are set aside."
 

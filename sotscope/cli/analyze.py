@@ -15,6 +15,7 @@ from sotscope.cli.terminal import notes, output, print_json, printable, say, tab
 from sotscope.errors import AnalysisError, ConfigError
 
 if TYPE_CHECKING:
+    from sotscope.analysis.contracts import Analyzer
     from sotscope.analysis.report import Report
 
 app = typer.Typer(add_completion=False)
@@ -87,7 +88,7 @@ def command(
     """What the states of a run say: sizes, change, dimensions, structure, drafts. Findings first, worst on top."""
     from sotscope.analysis.page import page, run_facts
     from sotscope.analysis.pool import Dask, Threads
-    from sotscope.analysis.run import answerable, make_view, run_one
+    from sotscope.analysis.run import answerable, make_view, parameters, run_one
 
     names = [name.strip() for name in only.split(",") if name.strip()] if only else None
     params = _params(settings or [])
@@ -100,16 +101,16 @@ def command(
         raise AnalysisError(
             f"--set {sorted(unused)[0]}: that analyzer is not run here; there are {', '.join(a.name for a in able)}."
         )
+    given = {analyzer.name: _given(analyzer, params, all_rows) for analyzer in able}
+    for analyzer in able:
+        parameters(analyzer, given[analyzer.name])  # a mistake is told before the work begins
     reports: list[Report] = []
     with WorkBar(notes()) as bar:
         pool = Dask(dask, bar.progress) if dask else Threads(bar.progress)
         for number, analyzer in enumerate(able):
             bar.stage(analyzer.name, number, len(able))
-            given = params.get(analyzer.name, {})
-            if all_rows and "all_rows" in analyzer.Params.model_fields:
-                given = {"all_rows": True, **given}
             try:
-                reports.append(run_one(analyzer, view, given, pool))
+                reports.append(run_one(analyzer, view, given[analyzer.name], pool))
             except AnalysisError as error:
                 if names:
                     raise
@@ -122,6 +123,12 @@ def command(
         return
     _print(reports, skipped)
     say(f"page: {html}" if html is not None else "with --html FILE the same with figures")
+
+
+def _given(analyzer: Analyzer, params: dict[str, dict[str, Any]], all_rows: bool) -> dict[str, Any]:
+    """The parameters of one analyzer: --all-rows for those that know it, then what --set says."""
+    everywhere = {"all_rows": True} if all_rows and "all_rows" in analyzer.Params.model_fields else {}
+    return {**everywhere, **params.get(analyzer.name, {})}
 
 
 def _print(reports: list[Report], skipped: list[str]) -> None:

@@ -92,7 +92,7 @@ def command(
     if what not in WHAT:
         raise TrainingError(unknown("thing to train", what, list(WHAT)))
     with capture_extra("train"):
-        from sotscope.models.embedded import cache_folder
+        from sotscope.cache import cache_folder
         from sotscope.models.load import fingerprint, load
         from sotscope.parts import drafter_folder
         from sotscope.training.fit import FitSettings

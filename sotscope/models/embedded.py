@@ -19,7 +19,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from sotscope.cache import cache_folder as cache_folder
+from sotscope.cache import cache_folder
 from sotscope.errors import ModelError
 
 NAME = "smollm2"

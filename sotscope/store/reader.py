@@ -16,6 +16,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from sotscope.errors import StoreError
+from sotscope.plain import ranges
 from sotscope.registry import unknown
 from sotscope.store import layout
 from sotscope.store.arrays import array_specs
@@ -307,7 +308,7 @@ class Run:
             raise StoreError(f"{spec.name} has no layers; leave out layer=.")
         wanted = layer if layer >= 0 else list(spec.layers)[layer] if -layer <= len(spec.layers) else layer
         if wanted not in spec.layers:
-            raise StoreError(f"layer {layer} of {spec.name} was not recorded; recorded are {_ranges(spec.layers)}.")
+            raise StoreError(f"layer {layer} of {spec.name} was not recorded; recorded are {ranges(spec.layers)}.")
         return spec.layers.index(wanted)
 
 
@@ -324,9 +325,3 @@ def _disk_bytes(folder: Path) -> int:
             found = file.lstat()
             total += found.st_blocks * 512 if stat.S_ISREG(found.st_mode) else 0
     return total
-
-
-def _ranges(layers: tuple[int, ...]) -> str:
-    if len(layers) > 2 and layers == tuple(range(layers[0], layers[-1] + 1)):
-        return f"{layers[0]}-{layers[-1]}"
-    return ", ".join(map(str, layers))

@@ -33,12 +33,14 @@ def write_run(
     drafts: Mapping[int, Sequence[Draft]] | None = None,
     attributes: Mapping[str, Any] | None = None,
     step_ns: Sequence[int] = (),
+    last: int = 0,
 ) -> Run:
     """A finished run of one sequence whose states are ``sites``: [token, dim], [token, layer, dim], or [token, layer,
     head, head_dim] for heads.
 
     ``ids`` are the input tokens (default 0, 1, ...), ``words`` their texts, ``segments`` theirs (default: ``prompt``
-    user tokens, the others generated), ``drafts`` those of the step at a row, ``step_ns`` the forward time of each row.
+    user tokens, the others generated), ``drafts`` those of the step at a row, ``step_ns`` the forward time of each row,
+    ``last`` the token that the last row chose.
     """
     count = len(next(iter(sites.values())))
     tokens = np.arange(count) if ids is None else np.asarray(ids)
@@ -52,7 +54,7 @@ def write_run(
         writer.sequence(Branch(0, prompt))
         writer.event("config", settings={})
         for row in range(count):
-            following = int(tokens[row + 1]) if row + 1 < count else 0
+            following = int(tokens[row + 1]) if row + 1 < count else last
             tried = tuple((drafts or {}).get(row, ()))
             step = Step(
                 row, 0, "prompt" if row < prompt - 1 else "sot" if tried else "ar", row, (int(tokens[row]),),
