@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 from cli_helpers import call
 
+from sotscope.analysis import figures
+from sotscope.analysis.page import page
+from sotscope.analysis.report import Report
 from sotscope.errors import AnalysisError
 from sotscope.testing.runs import write_run
 
@@ -57,6 +60,12 @@ def test_words_of_a_run_cannot_steer_the_page(tmp_path: Path) -> None:
     page = tmp_path / "p.html"
     assert call("analyze", path, "--only", "norms", "--html", page).code == 0
     assert bad not in page.read_text()
+
+
+def test_text_in_a_figure_cannot_end_the_script_it_stands_in() -> None:
+    bad = "</script><script>alert(1)</script>"
+    report = Report("norms", bad, figures={"bad": lambda: figures.lines({"a": [1, 2]}, bad, "x", "y")})
+    assert bad not in page(bad, bad, {bad: bad}, [report], [bad])
 
 
 @pytest.mark.parametrize(
