@@ -25,10 +25,12 @@ demo: $(VENV)/.all  ## install, fetch the embedded model, record a run in each m
 	$(BIN)/sotscope list "$(DEMO)"
 	@echo "== the same prompt in each mode (the run of ar also wrote every state, so its speed is not the others')"
 	$(BIN)/sotscope compare $(foreach mode,ar lookup sot dmtd combine,"$(DEMO)/$(mode).sot")
+	@echo "== what the states of the ar run say, and the report"
+	$(BIN)/sotscope analyze "$(DEMO)/ar.sot" --html "$(DEMO)/report.html"
 	@echo "== the last tokens of the sot run"
 	$(BIN)/sotscope show "$(DEMO)/sot.sot" --last 12
 	@echo
-	@echo "Next: $(BIN)/sotscope info $(DEMO)/sot.sot"
+	@echo "Next: open $(DEMO)/report.html in a browser, or: $(BIN)/sotscope info $(DEMO)/sot.sot"
 	@echo "      or open docs/tutorial.md, which goes on in Python with these runs."
 
 test: $(VENV)/.test  ## install and run the whole suite (the first time it converts the embedded model)

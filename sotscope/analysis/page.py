@@ -47,7 +47,7 @@ def page(title: str, subtitle: str, facts: Mapping[str, Any], reports: Sequence[
     return template.render(
         title=title, subtitle=subtitle, facts=facts, parts=parts, skipped=list(skipped),
         summary=[{"part": name, "severity": f.severity, "text": f.text} for name, f in ranked(reports)],
-        figures="{" + ",".join(f"{json.dumps(key)}:{_safe(value)}" for key, value in figures.items()) + "}",
+        figures="{" + ",".join(f"{json.dumps(key)}:{value}" for key, value in figures.items()) + "}",
         plotly=get_plotlyjs(),
     )  # fmt: skip
 
@@ -69,7 +69,7 @@ def _part(report: Report, figures: dict[str, Any]) -> _Part:
     for name in report.figures:
         made = report.figure(name)
         key = f"{report.name}-{name}"
-        figures[key] = made.to_json()
+        figures[key] = made.to_json()  # plotly escapes what could end the script element
         drawn.append((key, made.layout.title.text or name, int(made.layout.height or 380)))
     told = ", ".join(f"{key} = {value}" for key, value in report.params.items() if value is not None)
     order = sorted(report.findings, key=lambda finding: SEVERITIES.index(finding.severity))
@@ -96,8 +96,3 @@ def _cell(value: Any) -> str:
     if isinstance(value, float):
         return "–" if value != value else f"{value:.4g}"
     return str(value)
-
-
-def _safe(text: str) -> str:
-    """JSON that may stand in a script element."""
-    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
