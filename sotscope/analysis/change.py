@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from sotscope.analysis import figures
-from sotscope.analysis.change_measures import MEASURES, measure
+from sotscope.analysis.change_measures import MEASURES, Task, measure
 from sotscope.analysis.contracts import Analyzer, Params, Pool
 from sotscope.analysis.facts import percentile
 from sotscope.analysis.moments import Subject, follows, subject
@@ -60,7 +60,7 @@ class Change(Analyzer):
 
     def analyze(self, view: View, params: ChangeParams, pool: Pool) -> Report:
         chosen = subject(view, params.site, params.all_rows, pool)
-        report = Report(self.name, f"{self.title} ({chosen.site})", left_out=chosen.left_out)
+        report = Report(self.name, f"{self.title} ({chosen.site})", left_out=chosen.all_left_out(view))
         values = _measured(view, chosen, pool)
         table = _by_layer(values, chosen)
         by_token = xr.Dataset(
@@ -86,15 +86,15 @@ class Change(Analyzer):
 
 def _measured(view: View, chosen: Subject, pool: Pool) -> dict[str, NDArray[np.float64]]:
     """Each of MEASURES as [token, layer], NaN where there is no such pair of rows that count."""
-    kept = chosen.kept
-    layers = chosen.layers(view)
-    below = layers[:-1] if _one_space(chosen) else [None] * (len(layers) - 1)
-    tasks = list(zip(layers, [None, *below], strict=True))
+    layers = chosen.own_layers(view)
+    tasks = [Task(layer, follows(view, layer.at)) for layer in layers]
+    if _one_space(chosen):
+        for below, task in zip(layers[:-1], tasks[1:], strict=True):
+            task.below, task.under = below, chosen.layer(view, below.name, task.layer.at)
     values = {key: np.full((len(view), len(layers)), np.nan) for key in MEASURES}
-    work = partial(measure, pair=follows(view, kept))
-    for column, found in enumerate(pool.map(work, tasks, f"change of {chosen.site}")):
+    for column, found in enumerate(pool.map(measure, tasks, f"change of {chosen.site}")):
         for key, value in zip(MEASURES, found, strict=True):
-            values[key][kept, column] = value
+            values[key][layers[column].at, column] = value
     usual = percentile(values["velocity"])
     values["velocity_relative"] = values["velocity"] / np.where(usual > 0, usual, np.nan)
     return values

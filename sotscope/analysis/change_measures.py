@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
 
@@ -15,17 +16,26 @@ TINY = 1e-6
 """A state closer to the mean than this share of its size is the mean, and has no direction about it."""
 
 
-def measure(task: tuple[Layer, Layer | None], pair: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """[measure, row] of a layer and the one below (None: there is none): MEASURES, NaN where there is no such pair.
+@dataclass
+class Task:
+    """A layer over the rows that count in it; ``pair [row]``: whether a row follows on the one before it."""
 
-    ``pair [row]`` tells whether a row follows on the one before it.
-    """
-    layer, below = task
+    layer: Layer
+    pair: NDArray[np.bool_]
+    below: Layer | None = None
+    """The layer below over the rows that count there."""
+    under: Layer | None = None
+    """... and over the rows of ``layer``."""
+
+
+def measure(task: Task) -> NDArray[np.float64]:
+    """[measure, row]: MEASURES, NaN where there is no such pair."""
+    layer, pair, below = task.layer, task.pair, task.below
     mean, weight = _centre(layer)
     mean_below = below.mean() if below else mean
     out = np.full((len(MEASURES), len(layer)), np.nan)
     before, at = np.full((2, layer.width), np.nan), 0
-    for piece, under in zip(layer.pieces(), below.pieces() if below else repeat(None), strict=False):
+    for piece, under in zip(layer.pieces(), task.under.pieces() if task.under else repeat(None), strict=False):
         states = np.concatenate([before, piece])
         step = np.diff(states, axis=0)
         here = slice(at, at + len(piece))
@@ -38,6 +48,8 @@ def measure(task: tuple[Layer, Layer | None], pair: NDArray[np.bool_]) -> NDArra
         before, at = states[-2:], at + len(piece)
     out[:5, ~pair] = np.nan
     out[1, 1:][~pair[:-1]] = np.nan
+    if below:
+        out[5:, ~np.isin(layer.at, below.at)] = np.nan
     return out
 
 

@@ -34,10 +34,11 @@ class DimStats:
     sampled: int
 
 
-def dim_stats(layer: Layer, pair: NDArray[np.bool_], sample: NDArray[np.bool_], bins: int) -> DimStats:
-    """Statistics of ``layer``. ``pair [row]`` tells whether a row follows on the one before it, ``sample [row]``
-    whether it goes into medians and histograms.
+def dim_stats(task: tuple[Layer, NDArray[np.bool_], NDArray[np.bool_]], bins: int) -> DimStats:
+    """Statistics of a layer; with it come ``pair [row]``, whether a row follows on the one before it, and
+    ``sample [row]``, whether it goes into medians and histograms.
     """
+    layer, pair, sample = task
     width, rows = layer.width, len(layer)
     mean = layer.mean()
     sums, counts = np.zeros((2, 2, 2, width)), np.zeros((2, 2))

@@ -56,7 +56,7 @@ class Dims(Analyzer):
 
     def analyze(self, view: View, params: DimsParams, pool: Pool) -> Report:
         chosen = subject(view, params.site, params.all_rows, pool)
-        report = Report(self.name, f"{self.title} ({chosen.site})", left_out=chosen.left_out)
+        report = Report(self.name, f"{self.title} ({chosen.site})", left_out=chosen.all_left_out(view))
         found = measured(view, chosen, params.bins, pool)
         by_dim = _by_dim(found, chosen)
         table = _by_layer(found, by_dim, params.bins)
@@ -77,9 +77,12 @@ class Dims(Analyzer):
 
 def measured(view: View, chosen: Subject, bins: int, pool: Pool) -> list[DimStats]:
     """The statistics of every layer."""
-    sample = np.isin(chosen.kept, view.sample(SAMPLE, chosen.keep))
-    work = partial(dim_stats, pair=follows(view, chosen.kept), sample=sample, bins=bins)
-    return list(pool.map(work, chosen.layers(view), f"dimensions of {chosen.site}"))
+    layers, sampled = chosen.own_layers(view), chosen.own_layers(view, SAMPLE)
+    tasks = [
+        (layer, follows(view, layer.at), np.isin(layer.at, part.at))
+        for layer, part in zip(layers, sampled, strict=True)
+    ]
+    return list(pool.map(partial(dim_stats, bins=bins), tasks, f"dimensions of {chosen.site}"))
 
 
 def _by_dim(found: list[DimStats], chosen: Subject) -> xr.Dataset:

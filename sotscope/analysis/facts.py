@@ -25,6 +25,8 @@ TIMES = 3.0
 """... and how many times the median it must be, so that very even norms make no sinks."""
 SHARE = 0.25
 """... in at least this share of the layers."""
+SHOWN = 8
+"""Rows that a line names."""
 OUTLIER = 20.0
 """A dimension whose median size is so many times that of the median dimension is an outlier dimension."""
 
@@ -127,11 +129,12 @@ def row_facts(states: NDArray[np.float32]) -> tuple[NDArray[Any], ...]:
 def left_out(found: RowFacts, labels: list[str]) -> list[str]:
     """What a statistic that keeps only ``found.keep`` leaves out, one line a reason."""
     reasons = {"sink: norm far above the others'": found.sink & ~found.bad, "NaN or infinity": found.bad}
-    out = []
-    for why, mask in reasons.items():
-        at = np.flatnonzero(mask)
-        if len(at):
-            shown = ", ".join(f"{i} {labels[i]!r}" for i in at[:8])
-            more = f" and {len(at) - 8} more" if len(at) > 8 else ""
-            out.append(f"{len(at)} of {len(mask)} rows ({why}): token {shown}{more}")
-    return out
+    return [named(labels, mask, why) for why, mask in reasons.items() if mask.any()]
+
+
+def named(labels: list[str], mask: NDArray[np.bool_], why: str) -> str:
+    """A line about the rows of ``mask [token]``, which begins with how many they are."""
+    at = np.flatnonzero(mask)
+    shown = ", ".join(f"{i} {labels[i]!r}" for i in at[:SHOWN])
+    more = f" and {len(at) - SHOWN} more" if len(at) > SHOWN else ""
+    return f"{len(at)} of {len(mask)} rows ({why}): token {shown}{more}"

@@ -6,16 +6,17 @@ squares lose nothing to a large mean; no more than one piece of it is in memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sotscope.analysis.contracts import Pool
-from sotscope.analysis.facts import RowFacts, facts, left_out
+from sotscope.analysis.facts import RowFacts, facts, left_out, named, sinks
 from sotscope.analysis.view import Chunk, View
+from sotscope.analysis.wording import called
 from sotscope.errors import AnalysisError
 
 PIECE_NUMBERS = 1 << 18
@@ -30,9 +31,11 @@ class Layer:
     """The layer's number, or the site's name."""
     chunks: tuple[Chunk, ...]
     width: int
+    at: NDArray[np.int64]
+    """[token] where its rows are among the view's."""
 
     def __len__(self) -> int:
-        return sum(len(chunk.rows) for chunk in self.chunks)
+        return len(self.at)
 
     def pieces(self) -> Iterator[NDArray[np.float64]]:
         """[token, dim] in order, heads side by side."""
@@ -64,6 +67,8 @@ class Subject:
     found: RowFacts
     keep: NDArray[np.bool_]
     """[token] True for rows that count in statistics."""
+    far: NDArray[np.bool_]
+    """[token, layer] True for rows that count, but not in this layer: their norm is far above the others' there."""
     left_out: list[str]
 
     @property
@@ -72,14 +77,36 @@ class Subject:
         return np.flatnonzero(self.keep)
 
     def layers(self, view: View, among: NDArray[np.int64] | None = None) -> list[Layer]:
-        """One task a layer, over the rows that count, or over the positions ``among`` the view's."""
-        rows = self.kept if among is None else among
-        width = view.width(self.site)
-        layered = view.layers_of(self.site) is not None
-        return [
-            Layer(name, tuple(view.chunks(self.site, layer=name if layered else None, among=rows)), width)
-            for name in self.names
-        ]
+        """One task a layer, over the same rows in each: those that count, or the positions ``among`` the view's."""
+        return [self.layer(view, name, self.kept if among is None else among) for name in self.names]
+
+    def own_layers(self, view: View, count: int | None = None) -> list[Layer]:
+        """One task a layer, over the rows that count in that layer (over ``count`` of them, evenly spread)."""
+        own = [self.keep & ~far for far in self.far.T]
+        rows = [np.flatnonzero(keep) if count is None else view.sample(count, keep) for keep in own]
+        return [self.layer(view, name, at) for name, at in zip(self.names, rows, strict=True)]
+
+    def layer(self, view: View, name: Any, at: NDArray[np.int64]) -> Layer:
+        """The task of one layer over the positions ``at`` of the view's rows."""
+        layer = None if view.layers_of(self.site) is None else name
+        return Layer(name, tuple(view.chunks(self.site, layer=layer, among=at)), view.width(self.site), at)
+
+    def everywhere(self, view: View, layers: Sequence[int] | None = None) -> Subject:
+        """Only with rows that count in every layer (of ``layers``): for what compares one layer with another."""
+        chosen = [layers is None or name in layers or len(self.names) == 1 for name in self.names]
+        far = self.far & np.array(chosen)
+        lines = self._apart(view, far, "norm far above the others' in {}")
+        return replace(
+            self, keep=self.keep & ~far.any(axis=1), far=np.zeros_like(far), left_out=[*self.left_out, *lines]
+        )
+
+    def all_left_out(self, view: View) -> list[str]:
+        """``left_out``, and what single layers leave out."""
+        return [*self.left_out, *self._apart(view, self.far, "in {}, where their norm is far above the others'")]
+
+    def _apart(self, view: View, far: NDArray[np.bool_], why: str) -> list[str]:
+        where = [name for name, column in zip(self.names, far.T, strict=True) if column.any()]
+        return [named(view.labels, np.asarray(far.any(axis=1)), why.format(called(where)))] if where else []
 
 
 def subject(view: View, site: str | None, all_rows: bool, pool: Pool) -> Subject:
@@ -94,10 +121,13 @@ def subject(view: View, site: str | None, all_rows: bool, pool: Pool) -> Subject
         raise AnalysisError(f"{view.run.path.name} has no {site} of layers {view.layers}; select others.")
     found = facts(view, site, pool)
     keep = ~found.bad if all_rows else found.keep
+    far = np.zeros_like(found.nonfinite, bool)
+    if not all_rows:
+        far = np.stack([sinks(column[:, None]) for column in found.norm.T], axis=1) & keep[:, None]
     lines = left_out(found, view.labels)
     if all_rows:
         lines = lines[-1:] if found.bad.any() else []
-    return Subject(site, [site] if layers is None else list(layers), found, keep, lines)
+    return Subject(site, [site] if layers is None else list(layers), found, keep, far, lines)
 
 
 def successive(view: View) -> NDArray[np.bool_]:

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from sotscope.analysis import figures, grids
 from sotscope.analysis.cka import FEWEST, cka, layer_vectors
 from sotscope.analysis.contracts import Pool
-from sotscope.analysis.fair import fair_in
 from sotscope.analysis.moments import Layer, Subject, subject
 from sotscope.analysis.report import Report
 from sotscope.analysis.view import View
@@ -41,7 +40,7 @@ def compare(
     other = _other(view, path)
     theirs = subject(other, ours.site, all_rows, pool)
     if not all_rows:
-        theirs = fair_in(other, theirs)
+        theirs = theirs.everywhere(other)
     name = other.run.path.name
     shared = common_prefix(view, other)
     report.left_out += [f"{name}: {line}" for line in theirs.left_out if line not in ours.left_out]

@@ -57,18 +57,17 @@ class Pca(Analyzer):
 
     def analyze(self, view: View, params: PcaParams, pool: Pool) -> Report:
         chosen = subject(view, params.site, params.all_rows, pool)
-        report = Report(self.name, f"{self.title} ({chosen.site})", left_out=chosen.left_out)
+        report = Report(self.name, f"{self.title} ({chosen.site})", left_out=chosen.all_left_out(view))
         most = min(len(chosen.kept), view.width(chosen.site))
         listed = min(params.components, most)
-        layers = chosen.layers(view)
-        near = chosen.layers(view, view.sample(params.neighbours, chosen.keep))
+        layers = chosen.own_layers(view)
+        near = chosen.own_layers(view, params.neighbours)
         work = partial(_layer, listed=listed)
         lines, shares = [], []
         for line, found in pool.map(work, list(zip(layers, near, strict=True)), f"components of {chosen.site}"):
             lines.append(line)
             shares.append(found)
         table = pd.DataFrame(lines)
-        table["first_token"] = [int(chosen.kept[row]) if row >= 0 else -1 for row in table.first_token]
         share = np.array(shares).reshape(len(lines), listed)
         spectra = xr.Dataset(
             {"share": (("layer", "component"), share), "cumulative": (("layer", "component"), np.cumsum(share, 1))},
@@ -162,8 +161,8 @@ def _logits(report: Report, view: View, chosen: Subject, by_layer: pd.DataFrame,
     if head is None or not chosen.keep.any():
         report.left_out.append(f"{what}: {why or 'no row is left'}")
         return
-    found = spectrum(chosen.layers(view)[at], vectors=True)
-    states = chosen.layers(view, view.sample(ROWS, chosen.keep))[at].all()
+    found = spectrum(chosen.own_layers(view)[at], vectors=True)
+    states = chosen.own_layers(view, ROWS)[at].all()
     assert found.vectors is not None
     axes = found.vectors[:, : found.half]
     all_states: dict[str, NDArray[Any]] = {

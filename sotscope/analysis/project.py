@@ -18,7 +18,6 @@ from pydantic import BeforeValidator, Field
 from sotscope.analysis import points, scatters
 from sotscope.analysis.clusters import Clusters, clusters
 from sotscope.analysis.contracts import Analyzer, Params, Pool
-from sotscope.analysis.fair import fair_in
 from sotscope.analysis.layouts import NAMES, Layout, Method, layout
 from sotscope.analysis.moments import subject
 from sotscope.analysis.points import Points, What
@@ -75,9 +74,7 @@ class Project(Analyzer):
     def analyze(self, view: View, params: ProjectParams, pool: Pool) -> Report:
         site = points.site_of(view, params.what, params.site)
         layer = None if params.what == "layers" else points.layer_of(view, site, params.layer)
-        rows = subject(view, site, params.all_rows, pool)
-        if not params.all_rows:
-            rows = fair_in(view, rows, None if layer is None else [layer])
+        rows = subject(view, site, params.all_rows, pool).everywhere(view, None if layer is None else [layer])
         chosen = points.gather(view, params.what, site, layer, params.head, rows.keep, params.rows, pool)
         laid = layout(
             chosen.matrix, params.method, components=params.components, seed=params.seed,

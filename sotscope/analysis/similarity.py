@@ -22,7 +22,6 @@ from pydantic import Field
 from sotscope.analysis import figures, grids, paired
 from sotscope.analysis.cka import FEWEST, blocks, cka, layer_vectors
 from sotscope.analysis.contracts import Analyzer, Params, Pool
-from sotscope.analysis.fair import fair_in
 from sotscope.analysis.moments import Subject, subject
 from sotscope.analysis.report import Report
 from sotscope.analysis.view import Chunk, View
@@ -58,9 +57,7 @@ class Similarity(Analyzer):
     Params: ClassVar[type[Params]] = SimilarityParams
 
     def analyze(self, view: View, params: SimilarityParams, pool: Pool) -> Report:
-        chosen = subject(view, params.site, params.all_rows, pool)
-        if not params.all_rows:
-            chosen = fair_in(view, chosen)
+        chosen = subject(view, params.site, params.all_rows, pool).everywhere(view)
         at = view.sample(params.rows, chosen.keep)
         kind = "debiased CKA" if params.debiased else "CKA"
         report = Report(self.name, f"{self.title} ({chosen.site}, {kind} over {len(at)} rows)")

@@ -129,7 +129,7 @@ def leading_row(layer: Layer, found: Spectrum) -> tuple[int, float]:
     if not found.variance:
         return -1, np.nan
     along = np.concatenate([np.square((piece - found.mean) @ found.top) for piece in layer.pieces()])
-    return int(along.argmax()), float(along.max() / along.sum())
+    return int(layer.at[along.argmax()]), float(along.max() / along.sum())
 
 
 def eight_bit(states: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -48,7 +48,7 @@ def survival(report: Report, view: View, final: Subject, stats: DimStats, head: 
             "entropy": stats.entropy,
         }
     )
-    states = final.layers(view, view.sample(ROWS, final.keep))[0].all()
+    states = final.own_layers(view, ROWS)[0].all()
     others, lines = {}, []
     for by in ("effect", "variance", "entropy"):
         order = np.argsort(-logits[by].to_numpy(), kind="stable")

@@ -10,7 +10,6 @@ import argparse
 import ast
 import inspect
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from sotscope.bench.peak import peak_mb
 from sotscope.bench.stats import Report
 from sotscope.events import SEGMENTS, Branch, Piece, Step
 from sotscope.store.reader import Run, open_run
@@ -144,10 +144,9 @@ def _work(path: str, only: str, setting: str) -> dict[str, Any]:
     begin = time.perf_counter()
     reports = [run_one(analyzer, view, params, Threads()) for analyzer in able]
     seconds = time.perf_counter() - begin
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform != "darwin" else 1 << 20)
     return {
         "seconds": round(seconds, 2),
-        "peak_mb": round(peak, 1),
+        "peak_mb": peak_mb(),
         "by_analyzer": {report.name: round(report.seconds, 2) for report in reports},
     }
 

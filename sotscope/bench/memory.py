@@ -8,13 +8,13 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
-import resource
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from sotscope.bench.peak import peak_mb
 from sotscope.bench.stats import Nobody, Report
 from sotscope.config import CaptureConfig, DecodeConfig, PromptConfig, RunConfig
 from sotscope.decode.drafters.ar import Plain
@@ -59,8 +59,7 @@ def _measure(arm: str, model: str, tokens: int) -> float:
             with recording(settings, model=loaded) as recorded:
                 for _ in recorded.steps():
                     pass
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return round(peak / (1024 if sys.platform != "darwin" else 1024 * 1024), 1)
+    return peak_mb()
 
 
 if __name__ == "__main__":
