@@ -76,7 +76,7 @@ class Change(Analyzer):
         else:
             report.find(NOTHING_LEFT, "warning", rows=len(view))
         _draw(report, chosen, view, table, values)
-        found = after_switch(view, chosen, params.switch, params.around, pool)
+        found = after_switch(view, chosen.everywhere(view), params.switch, params.around, pool)
         if isinstance(found, Switch):
             found.add_to(report, view)
         else:

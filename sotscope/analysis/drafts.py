@@ -278,9 +278,10 @@ def _figures(tables: dict[str, Any]) -> dict[str, Any]:
     if len(tables["calibration"]):
         made["reliability"] = partial(reliability, tables["calibration"])
     if slots.states.sum():
-        series = {"cosine": slots.cosine_median, "relative error": slots.relative_error_median}
+        seen = slots[slots.states > 0]
+        series = {"cosine": seen.cosine_median, "relative error (of the norm)": seen.relative_error_median}
         made["states"] = partial(
             figures.lines, series, "Predicted against true states, medians by slot", "slot of the draft",
-            "cosine; error as a share of the true norm", at=slots.slot,
+            "cosine, relative error", at=seen.slot,
         )  # fmt: skip
     return made

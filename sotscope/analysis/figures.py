@@ -102,8 +102,11 @@ def lines(
     at: ArrayLike | None = None,
     hover: Sequence[str] | None = None,
     log: bool = False,
+    zero: bool = False,
 ) -> go.Figure:
-    """One line a series. ``at`` are the x positions (default 0, 1, ...), ``hover`` texts for them."""
+    """One line a series. ``at`` are the x positions (default 0, 1, ...), ``hover`` texts for them; with ``zero`` the y
+    axis begins at 0.
+    """
     made = figure(title, x, y)
     for label, values in series.items():
         y_values = np.asarray(values)
@@ -115,6 +118,8 @@ def lines(
     made.update_layout(showlegend=len(series) > 1, hovermode="x unified" if hover is None else "closest")
     if log:
         made.update_yaxes(type="log", dtick="D2")
+    if zero:
+        made.update_yaxes(rangemode="tozero")
     return made
 
 

@@ -166,7 +166,13 @@ def _figures(tables: dict[str, Any]) -> dict[str, Any]:
     known = {name: values for name, values in memory.items() if (values > 0).any()}
     if known:
         made["memory"] = partial(
-            figures.lines, known, "Memory over time", "time since the first step (s)", "memory (MB)", at=time.seconds
+            figures.lines,
+            known,
+            "Memory over time",
+            "time since the first step (s)",
+            "memory (MB)",
+            at=time.seconds,
+            zero=True,
         )
     return made
 

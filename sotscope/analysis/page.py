@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
+import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 import xarray as xr
 from jinja2 import Environment
 from plotly.offline import get_plotlyjs
@@ -18,6 +20,8 @@ from sotscope.store.reader import Run
 
 ROWS = 60
 """Rows of a table that the page shows."""
+NARROW = 40
+"""Columns of a grid that half the page shows."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,8 @@ class _Part:
     title: str
     findings: list[Any]
     left_out: list[str]
-    figures: list[tuple[str, str, int]]
+    figures: list[tuple[str, str, int, bool]]
+    """Each one's id, caption, height in pixels, and whether it needs the width of the page."""
     tables: list[dict[str, Any]]
     told: str
 
@@ -68,14 +73,22 @@ def _part(report: Report, figures: dict[str, Any]) -> _Part:
     drawn = []
     for name in report.figures:
         made = report.figure(name)
+        caption = made.layout.title.text or name
+        made.update_layout(title=None, margin_t=16)  # the page's own captions wrap
         key = f"{report.name}-{name}"
         figures[key] = made.to_json()  # plotly escapes what could end the script element
-        drawn.append((key, made.layout.title.text or name, int(made.layout.height or 380)))
+        drawn.append((key, caption, int(made.layout.height or 380), _wide(made)))
     told = ", ".join(f"{key} = {value}" for key, value in report.params.items() if value is not None)
     order = sorted(report.findings, key=lambda finding: SEVERITIES.index(finding.severity))
     tables = [_shown(name, table) for name, table in report.tables.items()]
     return _Part(report.name, report.title, order, report.left_out, drawn, [t for t in tables if t],
                  f"{report.name} with {told or 'no parameters'}; {report.seconds:.2f} s")  # fmt: skip
+
+
+def _wide(figure: go.Figure) -> bool:
+    """Whether it has more columns, or words in them, than half a page shows."""
+    grids = [trace for trace in figure.data if trace.type == "heatmap"]
+    return any(grid.texttemplate or np.shape(grid.z)[1] > NARROW for grid in grids)
 
 
 def _shown(name: str, table: Table) -> dict[str, Any]:
