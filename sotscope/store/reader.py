@@ -179,6 +179,13 @@ class Run:
         found: NDArray[Any] = rows[f"scalar_{name}"].copy()
         return found
 
+    def scalars_at(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """An always-on scalar of the rows with these indices."""
+        if name not in self.scalar_names:
+            raise StoreError(unknown("scalar", name, self.scalar_names))
+        found: NDArray[Any] = self._journal.rows[f"scalar_{name}"][rows]
+        return found
+
     @property
     def scalar_names(self) -> list[str]:
         return [scalar.name for scalar in self.spec.scalars]
@@ -204,6 +211,10 @@ class Run:
     def tokens_of(self, seq: int | None = None) -> Tokens:
         """The tokens of one sequence with its ancestors', or of all rows."""
         return tokens_of(self._row_records(seq), self.pieces, list(layout.CODES["mode"]))
+
+    def tokens_at(self, rows: NDArray[np.int64]) -> Tokens:
+        """The tokens of the rows with these indices."""
+        return tokens_of(self._journal.rows[rows], self.pieces, list(layout.CODES["mode"]))
 
     @property
     def pieces(self) -> Pieces:

@@ -1,0 +1,38 @@
+"""What a tab looks at. All of it is in the URL, so that a link shows the same again; the server keeps none of it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Colour = Literal["entropy", "acceptance", "norm"]
+Scalar = Literal["norm", "change", "cosine", "max_abs"]
+
+
+class Look(BaseModel):
+    """A run, one of its sequences, a range of its tokens, a cursor, and how they are shown.
+
+    Tokens are counted along the sequence (its lineage). ``start`` and ``stop`` None: follow the newest ``span`` tokens.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    run: str = ""
+    """The opaque id of the run; empty: the one the engine writes, or none."""
+    seq: int = Field(0, ge=0)
+    start: int | None = Field(None, ge=0)
+    stop: int | None = Field(None, ge=1)
+    span: int = Field(512, ge=16, le=100_000)
+    cursor: int | None = Field(None, ge=0)
+    """A row of the sequence; None: its newest."""
+    layer: int | None = None
+    """A layer's number; None: the middle one."""
+    low: int | None = None
+    high: int | None = None
+    """Layers of the heatmap, both included; None: all."""
+    scalar: Scalar = "norm"
+    colour: Colour = "entropy"
+    theme: Literal["light", "dark"] = "light"
+    basis: int = Field(0, ge=0)
+    """Rows that the live projection's axes were fitted on; 0: not yet fitted."""

@@ -1,0 +1,116 @@
+"""A run as a panel sees it: the rows of one lineage in a range, and a cursor among them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from sotscope.store.reader import Run
+from sotscope.store.tokens import Tokens
+from sotscope_dashboards.look import Look
+
+
+@dataclass(frozen=True)
+class Scene:
+    """``run`` None: there is none to see, and ``why`` says so in one sentence. Nothing is read before it is asked for.
+
+    Rows are counted along the lineage of ``look.seq``: ``total`` of them, ``start`` to ``stop`` in view.
+    """
+
+    look: Look
+    run: Run | None = None
+    why: str = "No run yet: press Start."
+
+    @cached_property
+    def lineage(self) -> NDArray[np.int64]:
+        """[token] indices into the run of all rows of the sequence."""
+        if self.run is None:
+            return np.zeros(0, np.int64)
+        return self.run.rows(self.look.seq if len(self.run.sequences) > 1 else None)
+
+    @property
+    def total(self) -> int:
+        return len(self.lineage)
+
+    @cached_property
+    def range(self) -> tuple[int, int]:
+        """[start, stop) in view, within what there is."""
+        if self.look.start is None or self.look.stop is None:
+            return max(0, self.total - self.look.span), self.total
+        start = min(self.look.start, max(0, self.total - 1))
+        return start, max(start, min(self.look.stop, self.total))
+
+    @cached_property
+    def rows(self) -> NDArray[np.int64]:
+        """[token] indices into the run of the rows in view."""
+        return self.lineage[slice(*self.range)]
+
+    @property
+    def cursor(self) -> int:
+        """The row under the cursor, counted along the lineage; the newest by default; -1 where there is no row."""
+        last = self.total - 1
+        return last if self.look.cursor is None else min(self.look.cursor, last)
+
+    @property
+    def layer(self) -> int:
+        """The chosen layer's number, or the middle recorded one; -1 where there is none."""
+        layers = self.layers
+        if not layers:
+            return -1
+        return self.look.layer if self.look.layer in layers else layers[len(layers) // 2]
+
+    @property
+    def layers(self) -> list[int]:
+        """All recorded layers."""
+        return self.run.layers if self.run is not None else []
+
+    @property
+    def shown_layers(self) -> list[int]:
+        """The layers of the heatmap."""
+        low = self.look.low if self.look.low is not None else -1
+        high = self.look.high if self.look.high is not None else 1 << 30
+        return [layer for layer in self.layers if low <= layer <= high] or self.layers
+
+    @cached_property
+    def tokens(self) -> Tokens:
+        """The tokens of the rows in view."""
+        assert self.run is not None
+        return self.run.tokens_at(self.rows)
+
+    @cached_property
+    def labels(self) -> list[str]:
+        return self.tokens.labels
+
+    def scalar(self, name: str, rows: NDArray[np.int64] | None = None) -> NDArray[Any]:
+        """An always-on scalar of the rows in view (or of ``rows``, indices into the run): [token] or [token, layer]."""
+        assert self.run is not None
+        return self.run.scalars_at(name, self.rows if rows is None else rows)
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """All steps of the run (nanoseconds), its prefill among them; see ``Run.steps``."""
+        assert self.run is not None
+        return self.run.steps
+
+    @cached_property
+    def drafts(self) -> pd.DataFrame:
+        """All drafts of the run; see ``Run.drafts``."""
+        assert self.run is not None
+        return self.run.drafts
+
+    def event_list(self, kind: str | None = None) -> list[dict[str, Any]]:
+        """Committed events of the run; of one ``kind`` on request."""
+        return [] if self.run is None else self.run.events(kind)
+
+    @property
+    def prompt(self) -> NDArray[np.bool_]:
+        """[token] True for rows in view whose token the model did not write."""
+        written = {"generated", "think", "tool"}
+        return np.array([segment not in written for segment in self.tokens.segments], bool)
+
+
