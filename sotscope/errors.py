@@ -43,3 +43,7 @@ class TrainingError(SotscopeError):
 
 class AnalysisError(SotscopeError):
     """An analyzer that the run, or the part of it that was selected, gives nothing to work on."""
+
+
+class LiveError(SotscopeError):
+    """A command that the engine does not know, or that makes no sense to it now."""

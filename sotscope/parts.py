@@ -22,8 +22,11 @@ from sotscope.models.load import Loaded, fingerprint, load
 
 CHANGEABLE = (
     "mode", "window", "policy", "typical", "gates", "controller", "guard", "draft", "lookup", "combine", "drafter",
+    "do_sample", "temperature", "top_p", "top_k", "repetition_penalty", "no_repeat_ngram_size",
 )  # fmt: skip
 """Settings that can change at a step boundary."""
+SAMPLING = frozenset(CHANGEABLE[CHANGEABLE.index("do_sample") :])
+"""Those of them that say how a token is drawn."""
 
 
 class PartsMaker:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from sotscope.capture.selfcheck import SelfCheck, self_check
 from sotscope.capture.tap import Captured, Tap, nonfinite_alarm
 from sotscope.capture.watch import StateWatch
 from sotscope.config import RunConfig
-from sotscope.decode.contracts import UNLIMITED, Drafter
+from sotscope.decode.contracts import UNLIMITED, Drafter, Parts
 from sotscope.decode.controls import Controls
 from sotscope.decode.loop import Decoder
 from sotscope.decode.sampling import Sampler
@@ -30,7 +30,7 @@ from sotscope.head_file import head_bytes, save_head
 from sotscope.models.load import Loaded
 from sotscope.models.pieces import PieceTable
 from sotscope.models.prompt import Segmenter, segment_codes
-from sotscope.parts import PartsMaker
+from sotscope.parts import SAMPLING, PartsMaker
 from sotscope.preparation import (
     check_ids,
     load_model,
@@ -196,23 +196,42 @@ class Recording:
         self._segments = list(self.prompt.segments)
         self._segmenter = Segmenter(loaded.tokenizer)
         self._segmenter.start(self.prompt.ids)
+        self._branch = Branch(0, len(self.prompt.ids))
+        """The sequence that is being decoded."""
+        self._steps = 0
         self.controls = Controls(self.maker.checked)
-        """Changes mode, window, policy and gates at the next step: ``controls.set(mode="sot")``. From any thread."""
-        self._start(processors)
+        """Changes mode, window, policy, gates and sampling at the next step: ``controls.set(mode="sot")``. From any
+        thread."""
+        self._processors = processors
+        self._start()
 
-    def _start(self, processors: Sequence[Any]) -> None:
-        """Decoder and writer; the writer last, so that nothing is created when a setting is refused."""
-        decode, capture = self.settings.decode, self.settings.capture
-        sampler = Sampler(self.loaded.model, len(self.prompt.ids), overrides=decode.overrides(), processors=processors)
-        block = max(1, min(decode.prefill_block, (capture.ring_mb << 20) // (2 * max(1, self.spec.row_bytes))))
-        self.decoder = Decoder(
+    def _sampler(self) -> Sampler:
+        return Sampler(
             self.loaded.model,
-            self.drafter,
+            self._branch.prompt_length,
+            overrides=self.maker.settings.overrides(),
+            processors=self._processors,
+        )
+
+    def _change(self, changes: Mapping[str, Any]) -> Parts:
+        parts = self.maker.change(changes)
+        if SAMPLING & changes.keys():
+            self.decoder.sampler = self._sampler()
+        return parts
+
+    def _decoder(self, parts: Parts) -> Decoder:
+        """The decode loop of the current sequence."""
+        decode, capture = self.settings.decode, self.settings.capture
+        block = max(1, min(decode.prefill_block, (capture.ring_mb << 20) // (2 * max(1, self.spec.row_bytes))))
+        sampler = self._sampler()
+        return Decoder(
+            self.loaded.model,
+            parts.drafter,
             sampler,
             sink=self,
-            parts=self.parts,
+            parts=parts,
             controls=self.controls,
-            rebuild=self.maker.change,
+            rebuild=self._change,
             watch=StateWatch(self.loaded.model),
             tokenizer=self.loaded.tokenizer,
             seed=decode.seed,
@@ -224,7 +243,14 @@ class Recording:
             last_row=capture.last_row,
             keep_predicted=decode.draft.record_states,
             draw_drafts=decode.draft.sample,
+            seq=self._branch.seq,
         )
+
+    def _start(self) -> None:
+        """Decoder and writer; the writer last, so that nothing is created when a setting is refused."""
+        decode, capture = self.settings.decode, self.settings.capture
+        self.decoder = self._decoder(self.parts)
+        sampler = self.decoder.sampler
         self._was_lossy = self.parts.lossy
         pieces = PieceTable(self.loaded.tokenizer).piece if self.loaded.tokenizer is not None else None
         about = self.loaded.describe()
@@ -239,7 +265,7 @@ class Recording:
             on_alarm=self._raise_alarm,
         )
         self._keep_head(about["fingerprint"], pieces)
-        self.writer.sequence(Branch(0, len(self.prompt.ids)))
+        self.writer.sequence(self._branch)
         self.writer.event(
             "config",
             settings=self.settings.model_dump(mode="json"),
@@ -262,14 +288,56 @@ class Recording:
 
     # -- decoding ----------------------------------------------------------------------------------------------
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self) -> Generator[Step]:
         """Decode; yields every step after it has been handed to the store."""
-        yield from self.decoder.run(self.prompt.ids)
+        return self._decode(self.prompt.ids)
+
+    def branch(self, parent: int, pos: int, token: int) -> Generator[Step]:
+        """Go on from position ``pos`` of sequence ``parent`` as a new sequence whose token there is ``token``.
+
+        What is being decoded ends there (``branched``). Raises DecodeError for a position that has no row before it,
+        PromptError for a token the model does not have, StoreError for an unknown sequence; then nothing has changed.
+        """
+        self.writer.flush()
+        run = open_run(self.path, live=True)
+        tokens = run.tokens_of(parent)
+        if not 0 < pos <= len(tokens):
+            raise DecodeError(f"position {pos} of sequence {parent} cannot be branched at: it has {len(tokens)} rows.")
+        ids = [*(int(i) for i in tokens.ids[:pos]), token]
+        check_ids(ids, self.plan)
+        self._end_sequence("branched")
+        self._branch = Branch(len(run.sequences), len(ids), parent, pos)
+        self._segmenter.start(ids[:-1])
+        self._segments = [*tokens.segments[:pos], self._segmenter.add(token)]
+        self.decoder = self._decoder(self.maker.parts())
+        self.writer.sequence(self._branch)
+        self.writer.event("branch", seq=self._branch.seq, parent=parent, pos=pos, token=token)
+        return self._decode(ids)
+
+    @property
+    def sequence(self) -> int:
+        """The sequence that is being decoded, or was last."""
+        return self._branch.seq
+
+    def _decode(self, ids: Sequence[int]) -> Generator[Step]:
+        yield from self.decoder.run(ids)
+        if self.decoder.outcome is not None:
+            self._end_sequence(self.decoder.outcome.finish_reason)
+
+    def _end_sequence(self, reason: str) -> None:
+        """Note how the current sequence ended, once."""
+        if self._branch.finish == "open":
+            self._branch = replace(self._branch, finish=reason)
+            self.writer.sequence(self._branch)
 
     def on_step(self, step: Step) -> None:
         start = time.perf_counter_ns()
         prompt_row = step.reason == "prefill"
         captured = self.tap.take(step.rows, step.next_ids, logits=not prompt_row or self.settings.capture.prompt_logits)
+        if step.pos + step.rows <= self._branch.parent_pos:
+            return  # a branch's prefill: these rows are its parent's
+        step = replace(step, index=self._steps)
+        self._steps += 1
         alarm = nonfinite_alarm(captured, self.plan.layers, step.pos)
         if alarm is not None:
             self.on_alarm(alarm)
@@ -324,13 +392,13 @@ class Recording:
     def finish(self) -> None:
         """Self-check, outcome, close."""
         outcome = self.decoder.outcome
-        if outcome is None:  # somebody stopped iterating
+        if outcome is None and self._branch.finish == "open":  # somebody stopped iterating
             self._end("interrupted", "stopped before the end")
             return
         self.writer.flush()
         if self.settings.capture.self_check and self.writer.failure is None:
             self.check = self._self_check()
-        self._end(outcome.finish_reason, outcome.detail)
+        self._end(self._branch.finish, outcome.detail if outcome else "")
 
     def fail(self, error: BaseException) -> None:
         """Keep what is committed and note why it ended (also where that is the self-check)."""
@@ -342,7 +410,7 @@ class Recording:
         self._end("interrupted" if interrupted else "error", detail)
 
     def _end(self, reason: str, detail: str) -> None:
-        self.writer.sequence(Branch(0, len(self.prompt.ids), finish=reason))
+        self._end_sequence(reason)
         self.summary = self._summarise(reason)
         outcome = {k: v for k, v in vars(self.summary).items() if k not in ("run", "alarms", "bytes")}
         self.writer.event("outcome", **outcome, detail=detail)
@@ -377,14 +445,14 @@ class Recording:
         if any(alarm.kind in ("non_finite", "overflow") for alarm in self.alarms):
             return SelfCheck(passed=False, skipped="the states are not finite; there is nothing to compare")
         run = open_run(self.path, live=True)
+        first = run.rows(0)
 
         def read(site: str, layer: int | None, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-            low = int(rows[0])
-            return run.states(site, layer, slice(low, int(rows[-1]) + 1))[rows - low]
+            return run.take(site, first[rows], layer=layer)
 
         stored = {site.dtype for site in self.spec.sites} or {"float32"}
         coarsest = max(stored | {str(self.loaded.model.dtype).removeprefix("torch.")}, key=_coarseness)
-        return self_check(self.plan, [int(i) for i in run.tokens.ids], read, run.top[0][:, 0], coarsest)
+        return self_check(self.plan, [int(i) for i in run.tokens_of(0).ids], read, run.top[0][first, 0], coarsest)
 
     def _refuse_long_prompt(self) -> None:
         if len(self.prompt.ids) > self.context_length:

@@ -20,11 +20,11 @@ class Look(BaseModel):
 
     run: str = ""
     """The opaque id of the run; empty: the one the engine writes, or none."""
-    seq: int = Field(0, ge=0)
-    start: int | None = Field(None, ge=0)
-    stop: int | None = Field(None, ge=1)
-    span: int = Field(512, ge=16, le=100_000)
-    cursor: int | None = Field(None, ge=0)
+    seq: int = Field(default=0, ge=0)
+    start: int | None = Field(default=None, ge=0)
+    stop: int | None = Field(default=None, ge=1)
+    span: int = Field(default=512, ge=16, le=100_000)
+    cursor: int | None = Field(default=None, ge=0)
     """A row of the sequence; None: its newest."""
     layer: int | None = None
     """A layer's number; None: the middle one."""
@@ -34,5 +34,5 @@ class Look(BaseModel):
     scalar: Scalar = "norm"
     colour: Colour = "entropy"
     theme: Literal["light", "dark"] = "light"
-    basis: int = Field(0, ge=0)
+    basis: int = Field(default=0, ge=0)
     """Rows that the live projection's axes were fitted on; 0: not yet fitted."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -25,6 +25,8 @@ class Scene:
     look: Look
     run: Run | None = None
     why: str = "No run yet: press Start."
+    memo: dict[Any, Any] = field(default_factory=dict)
+    """What a panel keeps of this run between looks (words that were worked out, axes that were fitted); small."""
 
     @cached_property
     def lineage(self) -> NDArray[np.int64]:
@@ -112,5 +114,3 @@ class Scene:
         """[token] True for rows in view whose token the model did not write."""
         written = {"generated", "think", "tool"}
         return np.array([segment not in written for segment in self.tokens.segments], bool)
-
-

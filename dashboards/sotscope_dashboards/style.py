@@ -25,7 +25,7 @@ DIVERGING = "RdBu"
 
 
 def typed(values: ArrayLike) -> dict[str, str]:
-    """An array as plotly.js reads it: float32 (or int32) bytes in base64. Infinities become NaN, which it leaves blank."""
+    """An array as plotly.js reads it: float32 (or int32) bytes in base64; what is not finite is NaN, left blank."""
     array = np.asarray(values)
     if array.dtype.kind in "iub":
         array = array.astype(np.int32)

@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "analyze": ("sotscope.cli.analyze", "Look"),
     "compare": ("sotscope.cli.compare", "Look"),
     "dashboard": ("sotscope.cli.dashboard", "Look"),
+    "demo": ("sotscope.cli.demo", "Look"),
     "verify": ("sotscope.cli.verify", "Share"),
     "check": ("sotscope.cli.check", "Build"),
     "train": ("sotscope.cli.train", "Build"),

@@ -94,6 +94,11 @@ class Run:
         return self._rows - before
 
     @property
+    def events_bytes(self) -> int:
+        """Bytes of events that are committed; grows with every event."""
+        return int(self._commit.events_bytes)
+
+    @property
     def damage(self) -> str:
         """Where the journal stops making sense, or empty."""
         return self._journal.damage
@@ -231,6 +236,28 @@ class Run:
     def drafts(self) -> pd.DataFrame:
         """One line a drafted token, accepted or not."""
         return words(frame(self._journal.drafts[: self._commit.drafts]), reason="draft_reason")
+
+    def steps_between(self, start: int, stop: int) -> pd.DataFrame:
+        """The lines of ``steps`` from step ``start`` up to, not including, ``stop``."""
+        records = self._journal.steps[: self._commit.steps]
+        found = records[slice(*np.searchsorted(records["step"], [start, stop]))]
+        return words(frame(found), mode="mode", reason="step_reason")
+
+    def drafts_between(self, start: int, stop: int) -> pd.DataFrame:
+        """The lines of ``drafts`` of those steps."""
+        records = self._journal.drafts[: self._commit.drafts]
+        found = records[slice(*np.searchsorted(records["step"], [start, stop]))]
+        return words(frame(found), reason="draft_reason")
+
+    def steps_at(self, rows: NDArray[np.int64]) -> NDArray[np.int32]:
+        """[token] the step that computed each of the rows with these indices."""
+        found: NDArray[np.int32] = self._journal.rows["step"][rows]
+        return found
+
+    def top_at(self, row: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """``top`` of the row with this index: ids [k] and log-probabilities [k]."""
+        record = self._journal.rows[row]
+        return record["top_id"].copy(), record["top_logprob"].copy()
 
     @property
     def predicted(self) -> NDArray[np.float32]:

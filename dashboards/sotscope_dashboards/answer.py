@@ -1,0 +1,176 @@
+"""What a tab is told when it looks: engine, numbers, new tokens, and the panels in view that changed."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from sotscope.errors import SotscopeError
+from sotscope.live.commands import Ack, Status
+from sotscope.live.frames import frame_of
+from sotscope.plain import plain
+from sotscope.store.reader import Run
+from sotscope_dashboards.look import Look
+from sotscope_dashboards.panels.contract import Panel
+from sotscope_dashboards.scene import Scene
+from sotscope_dashboards.speed import numbers
+
+TEXT = 600
+"""Tokens of the text that are sent at most."""
+BINS = 200
+"""Points of the scrubber's overview."""
+
+
+class Engine(Protocol):
+    """What is asked of a live engine (``sotscope.live.client.Engine``)."""
+
+    @property
+    def status(self) -> Status: ...
+
+    def send(self, data: Any) -> Ack: ...
+
+
+class Runs(Protocol):
+    """What is asked of the runs there are (``library.Library``)."""
+
+    def open(self, id: str) -> Run: ...
+
+    def id_of(self, path: Any) -> str: ...
+
+
+class Request(BaseModel):
+    """A tab's question. ``run``, ``seq``, ``from_token`` and ``to_token`` say which tokens it has, ``have`` which
+    pictures, by their keys."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    tab: str = Field(min_length=1, max_length=64)
+    look: Look = Look()
+    run: str = ""
+    seq: int = 0
+    from_token: int = 0
+    to_token: int = 0
+    have: dict[str, str] = Field(default_factory=dict)
+    wants: list[str] = Field(default_factory=list, max_length=8)
+
+
+class Answers:
+    """Works out answers. Keeps, per open run, what panels remember of it; nothing of a tab."""
+
+    def __init__(self, runs: Runs, engine: Engine | None, panels: dict[str, Panel]) -> None:
+        self._runs = runs
+        self._engine = engine
+        self._panels = panels
+        self._memos: dict[str, tuple[Run | None, dict[Any, Any]]] = {}
+
+    def scene(self, look: Look) -> Scene:
+        """What ``look`` means. A run that cannot be read is a scene without one, which says why."""
+        id = look.run or self._live()
+        if not id:
+            ready = "No run yet: press Start." if self._engine is not None else "No run is chosen; see Runs."
+            return Scene(look, why=ready)
+        try:
+            run = self._runs.open(id)
+            run.refresh()
+            look = look.model_copy(update={"run": id})
+            known = {int(seq) for seq in run.sequences.seq_id} if look.seq else {0}
+            if look.seq not in known:
+                look = look.model_copy(update={"seq": 0})
+            return Scene(look, run, memo=self._memo(id, run))
+        except (SotscopeError, OSError) as error:
+            return Scene(look, why=str(error))
+
+    def _live(self) -> str:
+        path = self._engine.status.run if self._engine is not None else ""
+        return self._runs.id_of(path) if path else ""
+
+    def _memo(self, id: str, run: Run) -> dict[Any, Any]:
+        """What panels remember of this very run; of the eight that were looked at last."""
+        before, memo = self._memos.pop(id, (None, {}))
+        if before is not run:  # opened anew: it may be another run of that name
+            memo = {}
+        self._memos[id] = (run, memo)
+        while len(self._memos) > 8:
+            self._memos.pop(next(iter(self._memos)))
+        return memo
+
+    def answer(self, asked: Request) -> dict[str, Any]:
+        """Strict JSON."""
+        scene = self.scene(asked.look)
+        status = self._engine.status.model_dump() if self._engine is not None else None
+        if status is not None:
+            status["run"] = self._live()
+        found: dict[str, Any] = {"engine": status, "why": "" if scene.run is not None else scene.why}
+        try:
+            if scene.run is not None:
+                found |= self._run(scene) | {"numbers": numbers(scene), "frame": self._frame(scene, asked)}
+            found["panels"] = self._drawn(scene, asked)
+        except (SotscopeError, OSError) as error:  # deleted while it is looked at
+            found["why"] = str(error)
+        return dict(plain(found))
+
+    def _run(self, scene: Scene) -> dict[str, Any]:
+        run = scene.run
+        assert run is not None
+        start, stop = scene.range
+        sequences = run.sequences[["seq_id", "parent", "parent_pos", "finish"]].to_dict("records")
+        return {
+            "run": scene.look.run, "name": run.path.name, "model": run.attributes.get("model", {}).get("name", ""),
+            "state": "recording" if run.recording else "complete" if run.complete else "interrupted",
+            "total": scene.total, "start": start, "stop": stop, "cursor": scene.cursor, "layer": scene.layer,
+            "layers": scene.layers, "sites": run.sites, "sequences": sequences, "seq": scene.look.seq,
+            "overview": _overview(scene),
+        }  # fmt: skip
+
+    def _frame(self, scene: Scene, asked: Request) -> dict[str, Any]:
+        """The tokens of the text that the tab does not have; the one without a row again, it may have one now."""
+        assert scene.run is not None
+        start, stop = scene.range
+        first, last = _text_span(start, stop, scene.cursor, scene.total)
+        same = (asked.run, asked.seq) == (scene.look.run, scene.look.seq)
+        begin = first
+        if same and asked.from_token <= first < asked.to_token:
+            begin = max(first, min(asked.to_token - 2, last))
+        made = frame_of(scene.run, scene.lineage, begin, last, scene.layer).as_dict()
+        return made | {"first": first, "last": last}
+
+    def _drawn(self, scene: Scene, asked: Request) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name in asked.wants:
+            panel = self._panels.get(name)
+            if panel is None:
+                continue
+            key = self._key(panel, scene)
+            if asked.have.get(name) != key:
+                found[name] = {"key": key, "kind": panel.kind, "draw": panel.draw(scene)}
+        return found
+
+    def _key(self, panel: Panel, scene: Scene) -> str:
+        """The same for what is drawn the same."""
+        look = scene.look.model_dump(exclude=set() if panel.by_cursor else {"cursor"})
+        run = scene.run
+        seen = (scene.why,) if run is None else (len(run), run.recording, run.events_bytes, scene.range)
+        return hashlib.blake2s(repr((sorted(look.items()), seen)).encode(), digest_size=8).hexdigest()
+
+
+def _text_span(start: int, stop: int, cursor: int, total: int) -> tuple[int, int]:
+    """Tokens of the text that are shown: those in view, at most ``TEXT`` about the cursor; the newest is one more."""
+    stop = stop + 1 if stop == total else stop
+    if stop - start <= TEXT:
+        return start, stop
+    if cursor >= stop - TEXT // 2:
+        return stop - TEXT, stop
+    first = max(start, cursor - TEXT // 2)
+    return first, min(stop, first + TEXT)
+
+
+def _overview(scene: Scene) -> dict[str, Any]:
+    """Alarms and commands along the whole sequence, for the scrubber."""
+    marks = []
+    for event in scene.event_list():
+        at = event.get("pos", event.get("position"))
+        if event["kind"] in ("alarm", "command", "branch") and at is not None:
+            marks.append({"at": int(at), "kind": event["kind"]})
+    return {"marks": marks[-BINS:]}

@@ -1,0 +1,71 @@
+// Panels: figures go to dcc.Graph, grids to AG Grid, lists are drawn here.
+(function (S) {
+  "use strict";
+  const set = (id, props) => window.dash_clientside.set_props(id, props);
+  S.figures = {};
+
+  S.drawPanels = (panels) => {
+    for (const [name, found] of Object.entries(panels || {})) {
+      S.have[name] = found.key;
+      if (found.kind === "list") S[`draw_${name}`](found.draw);
+      else if (found.kind === "grid") drawGrid(name, found.draw);
+      else drawFigure(name, found.draw);
+    }
+  };
+  const drawFigure = (name, figure) => {
+    const id = name === "states" ? "graph-states" : "graph-tab";
+    if (name !== "states" && S.job && S.job.state === "done" && name === "projection") return;
+    S.figures[id] = figure;
+    if (name === "states" && figure.layout.shapes) {
+      const at = S.cursor();
+      Object.assign(figure.layout.shapes[0], { x0: at, x1: at });
+    }
+    set(id, { figure });
+  };
+  const drawGrid = (name, grid) => {
+    const note = S.$("tab-note");
+    note.textContent = grid.note || "";
+    set("grid-tab", { columnDefs: grid.columns, rowData: grid.rows });
+  };
+  S.plot = (id) => document.querySelector(`#${id} .js-plotly-plot`);
+  S.moveLine = (at) => {
+    const plot = S.plot("graph-states");
+    if (!plot || !plot.layout || !plot.layout.shapes || !plot.layout.shapes.length || !window.Plotly) return;
+    if (plot.layout.shapes[0].x0 !== at) window.Plotly.relayout(plot, { "shapes[0].x0": at, "shapes[0].x1": at });
+  };
+
+  S.draw_candidates = (found) => {
+    const list = S.$("candidates"), title = S.$("candidates-card-title");
+    title.textContent = found.after ? `Next token after “${found.after}”` : "Next token";
+    const most = Math.max(0.01, ...found.rows.map((row) => row.probability));
+    list.replaceChildren(...found.rows.map((row) => {
+      const bar = S.el("span", { class: "length" });
+      bar.style.width = `${(100 * row.probability) / most}%`;
+      const button = S.el("button", {
+        class: row.chosen ? "candidate chosen" : "candidate", "data-token": row.token, "data-at": found.cursor,
+        title: row.chosen ? "chosen here" : "go on from here with this token, as a branch",
+        "aria-label": `${row.label}, probability ${row.probability.toFixed(3)}${row.chosen ? ", chosen" : ""}` },
+      S.el("span", { class: "rank", text: row.rank }), S.el("span", { class: "word", text: row.label }),
+      S.el("span", { class: "bar-box" }, bar),
+      S.el("span", { class: "value", text: row.probability < 0.001 ? "<0.001" : row.probability.toFixed(3) }),
+      S.el("span", { class: "tick", text: row.chosen ? "✓" : "" }));
+      return S.el("li", {}, button);
+    }), ...(found.why ? [S.el("li", { class: "note", text: found.why })] : []));
+  };
+
+  S.draw_words = (found) => {
+    const table = S.$("words");
+    if (found.why) { table.replaceChildren(S.el("caption", { class: "note", text: found.why })); return; }
+    const head = S.el("tr", {}, S.el("th", { scope: "col", class: "corner", text: "layer" }),
+      ...found.tokens.map((t) => S.el("th", { scope: "col", "data-at": t.at, class: t.at === found.cursor ? "here" : "", text: t.label })));
+    const rows = found.cells.map((cells, i) => S.el("tr", {}, S.el("th", { scope: "row", text: found.layers[i] }),
+      ...cells.map(([word, p], j) => {
+        const cell = S.el("td", { "data-at": found.tokens[j].at, class: found.tokens[j].at === found.cursor ? "here" : "",
+          title: p === null ? word : `layer ${found.layers[i]}, after “${found.tokens[j].label}”: “${word}”, p ${p.toFixed(3)}`, text: word });
+        cell.style.setProperty("--strength", (p || 0).toFixed(3));
+        return cell;
+      })));
+    table.replaceChildren(S.el("caption", { class: "note", text: "the word each layer would say next; the deeper the colour, the surer" }),
+      S.el("thead", {}, head), S.el("tbody", {}, ...rows));
+  };
+})(window.sotscope);

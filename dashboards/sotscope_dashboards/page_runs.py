@@ -1,0 +1,88 @@
+"""The pages that list runs and compare them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dash import dcc, html
+from dash_ag_grid import AgGrid
+
+from sotscope.analysis.comparison import compare
+from sotscope.analysis.pool import Threads
+from sotscope.errors import SotscopeError
+from sotscope_dashboards.library import Library
+from sotscope_dashboards.native import native
+from sotscope_dashboards.page_watch import GRAPH
+
+COLUMNS = [
+    {"field": "name", "headerName": "run", "flex": 3, "cellRenderer": "RunLink", "checkboxSelection": True},
+    {"field": "state", "flex": 1},
+    {"field": "mode", "flex": 1},
+    {"field": "model", "flex": 1},
+    {"field": "rows", "type": "rightAligned", "flex": 1, "headerName": "tokens"},
+    {"field": "bytes", "type": "rightAligned", "flex": 1, "headerName": "MB",
+     "valueFormatter": {"function": "d3.format(',.1f')(params.value / 1e6)"}},
+    {"field": "started", "flex": 2, "sort": "desc"},
+    {"field": "prompt", "flex": 4, "tooltipField": "prompt"},
+]  # fmt: skip
+
+
+def runs_page(library: Library) -> Any:
+    """A sortable table with a search; select runs to compare or to delete."""
+    entries = library.entries()
+    empty = html.P("No runs here yet: record one with sotscope record, or press Start on the live page.",
+                   className="empty")  # fmt: skip
+    grid = AgGrid(
+        id="runs-grid", rowData=entries, columnDefs=COLUMNS, className="ag-theme-quartz", getRowId="params.data.id",
+        defaultColDef={"sortable": True, "resizable": True, "filter": True},
+        dashGridOptions={"rowSelection": "multiple", "suppressRowClickSelection": True, "theme": "legacy",
+                         "enableCellTextSelection": True, "tooltipShowDelay": 200},
+        style={"height": "calc(100vh - 190px)"},
+    )  # fmt: skip
+    tools = html.Div(
+        [native("input", "runs-search", "Search runs", type="search", placeholder="Search runs"),
+         html.Button("Compare", id="runs-compare", disabled=True),
+         html.Button("Delete", id="runs-delete", disabled=True),
+         html.Span("", id="runs-note", className="note", role="status")],
+        className="tools",
+    )  # fmt: skip
+    dialog = html.Dialog(
+        [html.P("", id="delete-question"),
+         html.Div([html.Button("Delete for good", id="delete-yes", className="danger"),
+                   html.Button("Keep", id="delete-no")], className="tools")],
+        id="delete-dialog",
+    )  # fmt: skip
+    return html.Main([html.H1("Runs"), tools, empty if not entries else grid, dialog], className="single")
+
+
+def compare_page(library: Library, ids: list[str]) -> Any:
+    """Two or more runs on aligned positions: what differs from the first, in sentences, a table and figures."""
+    try:
+        report = compare([library.open(one) for one in ids], Threads())
+    except SotscopeError as error:
+        return html.Main([html.H1("Compare"), html.P(f"{error} Choose runs on the page Runs.", className="empty")],
+                         className="single")  # fmt: skip
+    table = report.tables["runs"] if "runs" in report.tables else next(iter(report.tables.values()))
+    head = html.Thead(html.Tr([html.Th(str(column)) for column in table.columns]))
+    rows = [html.Tr([html.Td(_cell(value)) for value in line]) for line in table.itertuples(index=False)]
+    figures = []
+    for name in report.figures:
+        figure = report.figure(name)
+        title = figure.layout.title.text or name
+        figure.update_layout(title=None, margin_t=16)
+        figures.append(html.Figure([html.Figcaption(title), dcc.Graph(figure=figure, config=GRAPH)]))
+    findings = [
+        html.Li([html.B(found.severity, className=found.severity), " ", found.text]) for found in report.findings
+    ]
+    left = [html.P("Left out: " + "; ".join(report.left_out), className="note")] if report.left_out else []
+    return html.Main(
+        [html.H1("Compare"), html.Ul(findings, className="findings"), *left,
+         html.Div(html.Table([head, html.Tbody(rows)]), className="wide"), html.Div(figures, className="figures")],
+        className="single",
+    )  # fmt: skip
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return "–" if value != value else f"{value:,.4g}"
+    return str(value)

@@ -1,0 +1,203 @@
+"""The stack on one token axis: a heatmap of the states, accepted per step, entropy and margin, alarms and commands."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from sotscope_dashboards import style
+from sotscope_dashboards.panels.contract import Panel
+from sotscope_dashboards.pooling import COLUMNS, Grid, pool
+from sotscope_dashboards.scene import Scene
+
+HEIGHT = 430
+UNITS = {
+    "norm": "L2 norm ÷ layer's median", "max_abs": "largest number ÷ layer's median",
+    "change": "change from the token before ÷ layer's median", "cosine": "cosine to the token before",
+}  # fmt: skip
+BANDS = {"yaxis": [0.46, 1.0], "yaxis2": [0.30, 0.40], "yaxis3": [0.12, 0.25], "yaxis4": [0.0, 0.06]}
+TICKS = 10
+
+
+class States(Panel):
+    name: ClassVar[str] = "states"
+    title: ClassVar[str] = "States"
+    shows: ClassVar[str] = (
+        "Each column is a token, each row a layer: how large its state is, how far it moved, or how it is turned."
+    )
+    look_for: ClassVar[str] = (
+        "Columns that stand out in all layers, bands that begin at one token, tall steps where drafts were taken."
+    )
+    not_meant: ClassVar[str] = "A bright cell is unusual for its layer, not wrong; the first token always stands out."
+
+    def draw(self, scene: Scene) -> dict[str, Any]:
+        theme = scene.look.theme
+        if scene.run is None:
+            return style.sentence(scene.why, theme, HEIGHT)
+        if not len(scene.rows):
+            return style.sentence("No token yet.", theme, HEIGHT)
+        values = cells(scene)
+        grid = pool(values)
+        heat, said = _heatmap(scene, grid)
+        lines, notes = _lines(scene), _marks(scene)
+        start, stop = scene.range
+        layout = style.layout(
+            theme, HEIGHT, uirevision=f"{scene.look.run}/{scene.look.seq}", bargap=0, hovermode="closest",
+            xaxis={"range": [start - 0.5, stop - 0.5], "anchor": "y4", "title": {"text": "token"}, **_ticks(scene)},
+            margin={"l": 46, "r": 64, "t": 8, "b": 40},
+            shapes=[{"type": "line", "xref": "x", "yref": "paper", "x0": scene.cursor, "x1": scene.cursor, "y0": 0,
+                     "y1": 1, "line": {"color": style.THEMES[theme]["ink"], "width": 1}}],
+            annotations=[*_captions(said, theme), *notes[1]],
+        )  # fmt: skip
+        axis = layout["yaxis"]
+        for name, domain in BANDS.items():
+            layout[name] = {**axis, "domain": domain, "anchor": "x"}
+        layout["yaxis"] |= {"title": {"text": "layer"}, "showgrid": False, "fixedrange": True}
+        layout["yaxis2"] |= {"rangemode": "tozero", "nticks": 3, "fixedrange": True}
+        layout["yaxis3"] |= {"rangemode": "tozero", "nticks": 3, "fixedrange": True}
+        layout["yaxis4"] |= {"visible": False, "range": [0, 1], "fixedrange": True}
+        return {"data": [heat, _steps(scene), *lines, *notes[0]], "layout": layout}
+
+    def table(self, scene: Scene) -> pd.DataFrame:
+        if scene.run is None or not len(scene.rows):
+            return pd.DataFrame(columns=["token", "label", "mode", "entropy", "margin"])
+        values = cells(scene)
+        facts = {"token": np.arange(*scene.range), "label": scene.labels, "mode": scene.tokens.modes}
+        facts |= {name: scene.scalar(name) for name in ("entropy", "margin")}
+        layers = {f"{scene.look.scalar} layer {k}": values[:, i] for i, k in enumerate(scene.shown_layers)}
+        return pd.DataFrame(facts | layers)
+
+
+def cells(scene: Scene) -> NDArray[np.float64]:
+    """[token, layer] what the heatmap is made of, for the layers that are shown; see ``UNITS``."""
+    columns = [scene.layers.index(layer) for layer in scene.shown_layers]
+    scalar = scene.look.scalar
+    if scalar == "cosine":
+        return np.asarray(scene.scalar("cosine")[:, columns], np.float64)
+    values = _change(scene)[:, columns] if scalar == "change" else scene.scalar(scalar)[:, columns]
+    values = np.asarray(values, np.float64)
+    finite = np.where(np.isfinite(values), values, np.nan)
+    usual = np.ones(values.shape[1])
+    known = np.isfinite(finite).any(0)
+    usual[known] = np.nanmedian(finite[:, known], 0)
+    found: NDArray[np.float64] = values / np.where(usual > 0, usual, 1.0)
+    return found
+
+
+def _change(scene: Scene) -> NDArray[np.float64]:
+    """[token, layer] L2 distance to the row before, from both norms and the cosine between them; NaN at a start."""
+    first = scene.range[0]
+    rows = scene.lineage[max(0, first - 1) : scene.range[1]]
+    norm = np.asarray(scene.scalar("norm", rows), np.float64)
+    cosine = np.asarray(scene.scalar("cosine", rows), np.float64)
+    with np.errstate(all="ignore"):
+        square = norm[1:] ** 2 + norm[:-1] ** 2 - 2 * norm[1:] * norm[:-1] * cosine[1:]
+        found = np.sqrt(np.maximum(square, 0))
+    return found if first else np.concatenate([np.full((1, norm.shape[1]), np.nan), found])
+
+
+def _heatmap(scene: Scene, grid: Grid) -> tuple[dict[str, Any], str]:
+    scalar, layers = scene.look.scalar, scene.shown_layers
+    finite = grid.cells[np.isfinite(grid.cells)]
+    low, high = (-1.0, 1.0) if scalar == "cosine" else (0.0, 1.0)
+    said = grid.said
+    if scalar != "cosine" and len(finite):
+        low, high = (float(v) for v in np.percentile(finite, [1, 99]))
+        over = int((finite > high).sum())
+        said = " · ".join(filter(None, [f"colours clipped at p99 ({over} cells above)" if over else "", said]))
+        high = high if high > low else low + 1e-6
+    trace = {
+        "type": "heatmap", "z": style.typed(grid.cells), "x0": scene.range[0] + (grid.width - 1) / 2, "dx": grid.width,
+        "y0": layers[0], "dy": grid.height if len(layers) < 2 else (layers[1] - layers[0]) * grid.height,
+        "zmin": low, "zmax": high, "name": scalar, "hoverongaps": False,
+        "colorscale": style.DIVERGING if scalar == "cosine" else style.SEQUENTIAL,
+        "hovertemplate": "token %{x:.0f}, layer %{y}: %{z:.3g}<extra></extra>",
+        "colorbar": {"len": 0.54, "y": 1, "yanchor": "top", "thickness": 10, "outlinewidth": 0, "nticks": 5},
+    }  # fmt: skip
+    if scalar == "cosine":
+        trace["reversescale"] = True
+    return trace, " · ".join(filter(None, [UNITS[scalar], said]))
+
+
+def _steps(scene: Scene) -> dict[str, Any]:
+    """A bar a step: as wide as its rows, as high as the tokens it gave, coloured and named by its mode."""
+    steps = scene.run.steps_at(scene.rows) if scene.run is not None else np.zeros(0)
+    begins = np.flatnonzero(np.diff(steps, prepend=-1))
+    width = np.diff([*begins, len(steps)])
+    modes = [scene.tokens.modes[i] for i in begins]
+    height = np.where(np.array(modes) == "prompt", 0, width)  # a row of a step is a token it gave
+    if len(begins) > COLUMNS:
+        group = -(-len(begins) // COLUMNS)
+        keep = np.arange(0, len(begins), group)
+        height = np.maximum.reduceat(height, keep)
+        width = np.add.reduceat(width, keep)
+        begins, modes = begins[keep], [modes[i] for i in keep]
+    return {
+        "type": "bar", "yaxis": "y2", "x": style.typed(scene.range[0] + begins + (width - 1) / 2.0),
+        "y": style.typed(height), "width": style.typed(np.maximum(width - 0.12, 0.2)), "customdata": modes,
+        "marker": {"color": [style.MODE_COLOURS.get(mode, style.MODE_COLOURS["other"]) for mode in modes]},
+        "hovertemplate": "%{customdata}: %{y} tokens in a step<extra></extra>", "name": "accepted",
+    }  # fmt: skip
+
+
+def _lines(scene: Scene) -> list[dict[str, Any]]:
+    """Entropy (nats) and top-2 margin; where there are many tokens, the farthest of each group."""
+    values = np.stack([np.asarray(scene.scalar(name), np.float64) for name in ("entropy", "margin")], axis=1)
+    grid = pool(values)
+    x = style.typed(scene.range[0] + np.arange(grid.cells.shape[1]) * grid.width)
+    labels = [style.escaped(scene.labels[i]) for i in range(0, len(scene.rows), grid.width)]
+    colours = style.THEMES[scene.look.theme]
+    looks = {"entropy": {"color": colours["warm"], "width": 1.5},
+             "margin": {"color": colours["soft"], "width": 1, "dash": "dot"}}  # fmt: skip
+    units = {"entropy": "nats", "margin": ""}
+    return [
+        {"type": "scatter", "mode": "lines", "yaxis": "y3", "x": x, "y": style.typed(grid.cells[i]), "name": name,
+         "text": labels, "line": line, "connectgaps": False,
+         "hovertemplate": f"token %{{x}} %{{text}}<br>{name} %{{y:.2f}} {units[name]}<extra></extra>"}
+        for i, (name, line) in enumerate(looks.items())
+    ]  # fmt: skip
+
+
+def _marks(scene: Scene) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Commands and alarms as marks with words, at the token where they took effect; at most 40 are written out."""
+    start, stop = scene.range
+    found = []
+    for event in scene.event_list():
+        at = event.get("pos", event.get("position"))
+        if event["kind"] == "command":
+            words = ", ".join(f"{key} {value}" for key, value in event["changes"].items())
+            found.append((at, "diamond", f"{words}", "accent"))
+        elif event["kind"] == "alarm":
+            found.append((at if at is not None else scene.total - 1, "triangle-up", event["alarm"], "alarm"))
+        elif event["kind"] == "branch":
+            found.append((at, "circle", f"branch {event['seq']}", "accent"))
+    shown = [mark for mark in found if mark[0] is not None and start <= mark[0] < stop]
+    colours = style.THEMES[scene.look.theme]
+    trace = {
+        "type": "scatter", "mode": "markers+text", "yaxis": "y4", "x": [mark[0] for mark in shown],
+        "y": [0.5] * len(shown), "text": [style.escaped(mark[2])[:40] for mark in shown[:40]],
+        "textposition": "middle right", "textfont": {"color": [colours[mark[3]] for mark in shown]},
+        "marker": {"symbol": [mark[1] for mark in shown], "size": 9, "color": [colours[mark[3]] for mark in shown]},
+        "hovertemplate": "token %{x}: %{text}<extra></extra>", "cliponaxis": False, "name": "events",
+    }  # fmt: skip
+    return [trace], []
+
+
+def _captions(said: str, theme: str) -> list[dict[str, Any]]:
+    places = {"tokens a step": 0.405, "entropy (nats) — and margin ···": 0.255, "alarms and commands": 0.065}
+    base = {"xref": "paper", "yref": "paper", "x": 0, "xanchor": "left", "yanchor": "bottom", "showarrow": False,
+            "font": {"size": 10, "color": style.THEMES[theme]["soft"]}}  # fmt: skip
+    return [{**base, "text": said, "y": 1.0}] + [{**base, "text": text, "y": y} for text, y in places.items()]
+
+
+def _ticks(scene: Scene) -> dict[str, Any]:
+    """Numbers, with the words of some tokens where few are in view: words alone would merge equal ones."""
+    start, stop = scene.range
+    step = max(1, round((stop - start) / TICKS))
+    at = list(range(start, stop, step))
+    if stop - start > COLUMNS:
+        return {"tickvals": at, "ticktext": [str(i) for i in at]}
+    return {"tickvals": at, "ticktext": [f"{i} {style.escaped(scene.labels[i - start])[:14]}" for i in at]}
