@@ -19,7 +19,7 @@ from sotscope_dashboards.page_watch import watch_page
 
 MODES = ("ar", "lookup", "sot", "dmtd", "combine")
 NUMBERS = {
-    "tokens_per_s": "tokens/s", "tokens_per_forward": "tokens/forward", "latency": "p50 · p95 · p99 ms a token",
+    "tokens_per_s": "tokens/s", "tokens_per_forward": "tokens/forward", "latency": "ms/token p50·p95·p99",
     "memory_mb": "memory", "alarms": "alarms", "age_ms": "data age",
 }  # fmt: skip
 
@@ -83,8 +83,7 @@ def _bar(live: bool, base: str) -> Any:
     ]
     return html.Header(
         [
-            html.Div([html.Strong("sotscope"), html.Nav(pages, **wild({"aria-label": "Pages"})),
-                      html.Span("", id="run-name", className="chip")], className="group"),
+            html.Div([html.Strong("sotscope"), html.Nav(pages, **wild({"aria-label": "Pages"}))], className="group"),
             html.Div(steer if live else [], className="group steer"),
             html.Div(numbers, className="group numbers"),
             html.Div(view, className="group"),

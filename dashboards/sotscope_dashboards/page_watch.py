@@ -11,6 +11,7 @@ from sotscope_dashboards.native import native, wild
 from sotscope_dashboards.panels.contract import Panel
 
 SAMPLE = "Why is the sky blue?"
+EMPTY: Any = {"data": [], "layout": {"xaxis": {"visible": False}, "yaxis": {"visible": False}}}
 GRAPH: Any = {
     "displaylogo": False, "showSendToCloud": False, "responsive": True,
     "modeBarButtonsToRemove": ["autoScale2d", "toggleSpikelines"], "toImageButtonOptions": {"scale": 2},
@@ -71,13 +72,24 @@ def _prompt(live: bool) -> Any:
             [
                 _number("max-new-tokens", "tokens", 96, 1, 4096, 1),
                 _number("temperature", "temperature", 0, 0, 4, 0.1),
-                _number("delay", "slow motion (ms a step)", 0, 0, 5000, 50),
-                _number("window", "window (most drafts a step)", "", 0, 64, 1, "full"),
-                _number("entropy-gate", "plain steps above (nats)", "", 0, 12, 0.1, "full"),
-                _select("policy", "drafts taken if ", [("exact", "exact"), ("typical", "typical (lossy)"),
-                                                       ("none", "always (lossy)")]),
+                _number("delay", "slow motion, ms a step", 0, 0, 5000, 50),
             ],
             className="settings",
+        ),
+        html.Details(
+            [
+                html.Summary("How drafts are made and judged", className="note"),
+                html.Div(
+                    [
+                        _number("window", "most drafts a step", "", 0, 64, 1),
+                        _number("entropy-gate", "plain steps above, nats", "", 0, 12, 0.1),
+                        _select("policy", "taken if ", [("exact", "exact"), ("typical", "typical (lossy)"),
+                                                        ("none", "always (lossy)")]),
+                    ],
+                    className="settings",
+                ),
+            ],
+            id="more-settings",
         ),
         html.P("", id="prompt-note", className="note", role="status"),
     ]  # fmt: skip
@@ -122,7 +134,7 @@ def _states(panels: dict[str, Panel]) -> Any:
 
 
 def _graph(id: str, height: int) -> Any:
-    return dcc.Graph(id=id, config=GRAPH, figure={"data": [], "layout": {"height": height}}, style={"height": height})
+    return dcc.Graph(id=id, config=GRAPH, figure=EMPTY, style={"height": height})
 
 
 def _tabs(panels: dict[str, Panel]) -> Any:
@@ -177,6 +189,7 @@ def _scrubber() -> Any:
     return html.Footer(
         [
             html.Button("Follow", id="follow", className="primary", title="Follow the newest tokens (L)"),
+            html.Span("", id="run-name", className="chip"),
             html.Div(
                 [html.Div(id="marks", className="marks"),
                  native("input", "scrub", "Cursor along the run", type="range", min=0, max=1, step=1, value=1)],

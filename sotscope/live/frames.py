@@ -83,7 +83,7 @@ def _how(run: Run, rows: NDArray[np.int64], modes: list[str]) -> list[str]:
     again = np.concatenate([[False], steps[1:] == steps[:-1]]) if len(rows) else np.zeros(0, bool)
     given = [mode in ("prompt", "forced") for mode in modes]
     # the last prompt token is fed by the first step of decoding
-    before = [True, *given[:-1]]
+    before = [True, *given][: len(given)]
     return [
         "given" if is_given or (was and not draft) else "accepted" if draft else "chosen"
         for is_given, was, draft in zip(given, before, again, strict=True)

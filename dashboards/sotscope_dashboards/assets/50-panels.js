@@ -34,6 +34,8 @@
     if (plot.layout.shapes[0].x0 !== at) window.Plotly.relayout(plot, { "shapes[0].x0": at, "shapes[0].x1": at });
   };
 
+  // a leading space is part of many tokens: shown, but faintly
+  const word = (label) => label.length > 1 && label.startsWith("␣") ? [S.el("span", { class: "dim", text: "␣" }), label.slice(1)] : [label];
   S.draw_candidates = (found) => {
     const list = S.$("candidates"), title = S.$("candidates-card-title");
     title.textContent = found.after ? `Next token after “${found.after}”` : "Next token";
@@ -45,7 +47,7 @@
         class: row.chosen ? "candidate chosen" : "candidate", "data-token": row.token, "data-at": found.cursor,
         title: row.chosen ? "chosen here" : "go on from here with this token, as a branch",
         "aria-label": `${row.label}, probability ${row.probability.toFixed(3)}${row.chosen ? ", chosen" : ""}` },
-      S.el("span", { class: "rank", text: row.rank }), S.el("span", { class: "word", text: row.label }),
+      S.el("span", { class: "rank", text: row.rank }), S.el("span", { class: "word" }, ...word(row.label)),
       S.el("span", { class: "bar-box" }, bar),
       S.el("span", { class: "value", text: row.probability < 0.001 ? "<0.001" : row.probability.toFixed(3) }),
       S.el("span", { class: "tick", text: row.chosen ? "✓" : "" }));
@@ -57,11 +59,11 @@
     const table = S.$("words");
     if (found.why) { table.replaceChildren(S.el("caption", { class: "note", text: found.why })); return; }
     const head = S.el("tr", {}, S.el("th", { scope: "col", class: "corner", text: "layer" }),
-      ...found.tokens.map((t) => S.el("th", { scope: "col", "data-at": t.at, class: t.at === found.cursor ? "here" : "", text: t.label })));
+      ...found.tokens.map((t) => S.el("th", { scope: "col", "data-at": t.at, class: t.at === found.cursor ? "here" : "" }, ...word(t.label))));
     const rows = found.cells.map((cells, i) => S.el("tr", {}, S.el("th", { scope: "row", text: found.layers[i] }),
-      ...cells.map(([word, p], j) => {
+      ...cells.map(([said, p], j) => {
         const cell = S.el("td", { "data-at": found.tokens[j].at, class: found.tokens[j].at === found.cursor ? "here" : "",
-          title: p === null ? word : `layer ${found.layers[i]}, after “${found.tokens[j].label}”: “${word}”, p ${p.toFixed(3)}`, text: word });
+          title: p === null ? said : `layer ${found.layers[i]}, after “${found.tokens[j].label}”: “${said}”, p ${p.toFixed(3)}` }, ...word(said));
         cell.style.setProperty("--strength", (p || 0).toFixed(3));
         return cell;
       })));

@@ -112,15 +112,13 @@ def _memory(decode: pd.DataFrame) -> str:
 
 
 def _bars(slowest: pd.DataFrame, width: int, axes: dict[str, str]) -> list[dict[str, Any]]:
-    at = style.typed(slowest.step)
-    hover = [
-        f"step {one.step} at position {one.position}, {one.mode}: {one.total_ms:.4g} ms" for one in slowest.itertuples()
-    ]
+    at, about = style.typed(slowest.step), style.typed(slowest[["position", "total_ms"]].to_numpy(np.float32))
+    step = "step %{x} at position %{customdata[0]}: %{customdata[1]:.4g} ms"
     return [
         {
-            "type": "bar", **axes, "name": part, "x": at, "y": style.typed(slowest[f"{part}_ms"]),
-            "marker": {"color": colour, "line": {"width": 0}}, "hovertext": hover, "width": 0.9 * width,
-            "hovertemplate": f"%{{hovertext}}<br>{part} %{{y:.4g}} ms<extra></extra>",
+            "type": "bar", **axes, "name": part, "x": at, "y": style.typed(slowest[f"{part}_ms"]), "customdata": about,
+            "marker": {"color": colour, "line": {"width": 0}}, "width": 0.9 * width,
+            "hovertemplate": f"{step}<br>{part} %{{y:.4g}} ms<extra></extra>",
         }
         for part, colour in zip(PARTS, COLOURS, strict=True)
     ]  # fmt: skip

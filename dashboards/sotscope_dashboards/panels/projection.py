@@ -95,8 +95,8 @@ class Projected:
         found: Fit | None = self.scene.memo[key]
         if found is None:
             raise parts.NothingError(
-                f"The first {self.basis:,} rows of {parts.called(self.scene)} give no axes: too few of them can be used, or "
-                "all are the same."
+                f"The first {self.basis:,} rows of {parts.called(self.scene)} give no axes: too few can be used, "
+                "or all are the same."
             )
         return found
 

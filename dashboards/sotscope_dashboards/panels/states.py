@@ -20,6 +20,8 @@ UNITS = {
 }  # fmt: skip
 BANDS = {"yaxis": [0.46, 1.0], "yaxis2": [0.30, 0.40], "yaxis3": [0.12, 0.25], "yaxis4": [0.0, 0.06]}
 TICKS = 10
+FAR = 8.0
+"""Robust standard deviations from the median at which the colours end."""
 
 
 class States(Panel):
@@ -46,7 +48,7 @@ class States(Panel):
         start, stop = scene.range
         layout = style.layout(
             theme, HEIGHT, uirevision=f"{scene.look.run}/{scene.look.seq}", bargap=0, hovermode="closest",
-            xaxis={"range": [start - 0.5, stop - 0.5], "anchor": "y4", "title": {"text": "token"}, **_ticks(scene)},
+            xaxis={"range": [start - 0.5, stop - 0.5], "anchor": "y4", "title": {"text": ""}, **_ticks(scene)},
             margin={"l": 46, "r": 64, "t": 8, "b": 40},
             shapes=[{"type": "line", "xref": "x", "yref": "paper", "x0": scene.cursor, "x1": scene.cursor, "y0": 0,
                      "y1": 1, "line": {"color": style.THEMES[theme]["ink"], "width": 1}}],
@@ -105,10 +107,9 @@ def _heatmap(scene: Scene, grid: Grid) -> tuple[dict[str, Any], str]:
     low, high = (-1.0, 1.0) if scalar == "cosine" else (0.0, 1.0)
     said = grid.said
     if scalar != "cosine" and len(finite):
-        low, high = (float(v) for v in np.percentile(finite, [1, 99]))
+        low, high = _colours(finite)
         over = int((finite > high).sum())
-        said = " · ".join(filter(None, [f"colours clipped at p99 ({over} cells above)" if over else "", said]))
-        high = high if high > low else low + 1e-6
+        said = " · ".join(filter(None, [f"colours end at {high:.2g} ({over} cells above)" if over else "", said]))
     trace = {
         "type": "heatmap", "z": style.typed(grid.cells), "x0": scene.range[0] + (grid.width - 1) / 2, "dx": grid.width,
         "y0": layers[0], "dy": grid.height if len(layers) < 2 else (layers[1] - layers[0]) * grid.height,
@@ -120,6 +121,14 @@ def _heatmap(scene: Scene, grid: Grid) -> tuple[dict[str, Any], str]:
     if scalar == "cosine":
         trace["reversescale"] = True
     return trace, " · ".join(filter(None, [UNITS[scalar], said]))
+
+
+def _colours(finite: NDArray[np.float64]) -> tuple[float, float]:
+    """Where the colours begin and end: as far as numbers usually go, by median and MAD, so that no sink takes all."""
+    middle = float(np.median(finite))
+    reach = FAR * 1.4826 * float(np.median(np.abs(finite - middle)))
+    low, high = max(float(finite.min()), middle - reach), min(float(finite.max()), middle + reach)
+    return (low, high) if high > low else (low, low + 1e-6)
 
 
 def _steps(scene: Scene) -> dict[str, Any]:
@@ -200,4 +209,8 @@ def _ticks(scene: Scene) -> dict[str, Any]:
     at = list(range(start, stop, step))
     if stop - start > COLUMNS:
         return {"tickvals": at, "ticktext": [str(i) for i in at]}
-    return {"tickvals": at, "ticktext": [f"{i} {style.escaped(scene.labels[i - start])[:14]}" for i in at]}
+    return {
+        "tickangle": 0,
+        "tickvals": at,
+        "ticktext": [f"{i}<br>{style.escaped(scene.labels[i - start][:10])}" for i in at],
+    }
