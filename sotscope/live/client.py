@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import threading
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from sotscope.live.engine import main
 
 ANSWER_S = 60.0
 """Seconds to wait for the answer to a command: `start` may load weights first."""
-LEAVE_S = 5.0
+LEAVE_S = 15.0
 
 
 class Engine:
@@ -30,6 +31,7 @@ class Engine:
         self._answers: dict[int, Ack] = {}
         self._status = Status(model=model, state="idle", text="not started yet")
         self._process: Any = None
+        self._listener: threading.Thread | None = None
         self._pipe: Connection | None = None
 
     @property
@@ -40,7 +42,7 @@ class Engine:
     def start(self) -> None:
         """Start the process and let it load the model; nothing where it runs already."""
         with self._lock:
-            if self._process is not None and self._process.is_alive():
+            if self._listener is not None and self._listener.is_alive():
                 return
             context = multiprocessing.get_context("spawn")
             ours, theirs = context.Pipe()
@@ -49,7 +51,8 @@ class Engine:
             process.start()
             theirs.close()  # so that a read ends when the child is gone
             self._process, self._pipe = process, ours
-            threading.Thread(target=self._listen, args=(process, ours), daemon=True).start()
+            self._listener = threading.Thread(target=self._listen, args=(process, ours), daemon=True)
+            self._listener.start()
 
     def send(self, data: dict[str, Any] | Any, wait: float = ANSWER_S) -> Ack:
         """Tell it ``data`` (a command, or its fields); returns its answer. Raises LiveError for what is no command.
@@ -72,18 +75,15 @@ class Engine:
 
     def close(self) -> None:
         """Let it close its run and leave; after some seconds it is made to."""
-        process, pipe = self._process, self._pipe
-        if process is None or pipe is None:
+        pipe, listener = self._pipe, self._listener
+        if pipe is None or listener is None:
             return
-        try:
-            with self._lock:
-                pipe.send(Quit().model_dump())
-        except OSError:
-            pass
-        process.join(LEAVE_S)
-        if process.is_alive():
-            process.terminate()
-            process.join(LEAVE_S)
+        with suppress(OSError), self._lock:
+            pipe.send(Quit().model_dump())
+        listener.join(LEAVE_S)  # the one that waits for the process: of two waiters one hears nothing
+        if listener.is_alive():
+            self._process.terminate()
+            listener.join(LEAVE_S)
 
     def _answer(self, number: int, wait: float) -> Ack:
         with self._changed:

@@ -127,7 +127,12 @@ class RunWriter:
                 rows=step.rows,
                 drafts=len(step.drafts),
                 steps=1,
-                tokens=(*step.token_ids, *step.next_ids, *rows.top_id.ravel().tolist()),
+                tokens=(
+                    *step.token_ids,
+                    *step.next_ids,
+                    *rows.top_id.ravel().tolist(),
+                    *(d.token for d in step.drafts),
+                ),  # fmt: skip
                 nbytes=rows.nbytes,
             )
         )

@@ -80,7 +80,7 @@ def _ranked(scene: Scene) -> Ranked:
     bad = ~np.isfinite(norm)
     sink = sinks(np.where(bad, np.nan, norm)[:, None])
     keep = ~bad & ~sink
-    left = _left_out(rows, at, scene.range[0], bad, sink & ~bad)
+    left = _left_out(at, scene.range[0], bad, sink & ~bad)
     if keep.sum() < 2:
         raise parts.NothingError(f"Variance needs two rows; {int(keep.sum())} of {len(rows)} can be used here.{left}")
     kept, place = states[keep], at[keep]
@@ -147,10 +147,12 @@ def _note(
     scene: Scene, count: int, at: NDArray[np.int64], table: pd.DataFrame, width: int, words: dict[int, str]
 ) -> str:
     start = scene.range[0]
-    rows = f"rows {start}–{start + count - 1}"
+    rows = parts.span(start, start + count)
     if len(at) < count:
         rows = f"{len(at):,} of {count:,} rows in view (pairs of neighbours, evenly spread)"
-    listed = f"the {len(table)} of {width:,} dimensions" if len(table) < width else f"all {width:,} dimensions"
+    listed = f"the {len(table)} of {width:,} dimensions" if len(table) < width else parts.count(width, "dimension")
+    if not table.variance.any():
+        return f"{parts.called(scene)}, {rows}: nothing varies, all of them are the same."
     text = (
         f"{parts.called(scene)}, {rows}: {listed}{' that vary most' if len(table) < width else ''}, with "
         f"{table.share.sum():.3g} % of the variance. A sparkline shows {len(table.trend.iloc[0])} points, each the "
@@ -162,17 +164,17 @@ def _note(
         more = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""
         text += f" Outliers further down: {', '.join(f'{dim} ({words[dim]})' for dim in others[:NAMED])}{more}."
     fixed = sum(word == "constant" for word in words.values())
-    return text + (f" {fixed:,} dimensions never change." if fixed else "")
+    return text + (
+        f" {parts.count(fixed, 'dimension')} {'never changes' if fixed == 1 else 'never change'}." if fixed else ""
+    )
 
 
-def _left_out(
-    rows: NDArray[np.int64], at: NDArray[np.int64], start: int, bad: NDArray[np.bool_], sink: NDArray[np.bool_]
-) -> str:
+def _left_out(at: NDArray[np.int64], start: int, bad: NDArray[np.bool_], sink: NDArray[np.bool_]) -> str:
     """What does not count, in words."""
     text = ""
     for mask, why in ((sink, "norm far above the others', a sink"), (bad, "NaN or infinity")):
         if mask.any():
             places = (start + at[mask])[:NAMED].tolist()
             more = f" and {int(mask.sum()) - NAMED} more" if mask.sum() > NAMED else ""
-            text += f" Left out: row {ranges(places)}{more} ({why})."
+            text += f" Left out: row{'s' if len(places) > 1 else ''} {ranges(places)}{more} ({why})."
     return text

@@ -144,8 +144,8 @@ def _title(drafts: pd.DataFrame, steps: pd.DataFrame) -> str:
     lossy = int((drafts.reason == "believed").sum())
     believed = f" {lossy} of them were believed: this text is not what ar would have written." if lossy else ""
     return (
-        f"{accepted:,} of {len(drafts):,} drafts accepted ({accepted / len(drafts):.0%}) in {tried:,} of {decode:,} "
-        f"steps in view; a step with drafts gives {1 + accepted / tried:.2f} tokens.{believed}"
+        f"{accepted:,} of {parts.count(len(drafts), 'draft')} accepted ({accepted / len(drafts):.0%}) in {tried:,} of "
+        f"{parts.count(decode, 'step')} in view; a step with drafts gives {1 + accepted / tried:.2f} tokens.{believed}"
     )
 
 
@@ -154,7 +154,8 @@ def _unseen(slots: pd.DataFrame) -> str:
     if not len(slots):
         return ""
     return (
-        f"No bar for slots {ranges(slots.slot.tolist())}: {int(slots.drafted.sum()):,} drafts there, none looked at, "
+        f"No bar for slot{'s' if len(slots) > 1 else ''} {ranges(slots.slot.tolist())}: "
+        f"{parts.count(int(slots.drafted.sum()), 'draft')} there, none looked at, "
         "because one before was refused."
     )
 

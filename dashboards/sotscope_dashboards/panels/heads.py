@@ -107,9 +107,8 @@ def _token(scene: Scene) -> str:
 
 def _title(scene: Scene, norm: NDArray[np.float64], share: NDArray[np.float64], layers: NDArray[np.int64]) -> list[str]:
     count = norm.shape[1]
-    lines = [
-        f"Row {scene.cursor} “{_token(scene)}”: {count} heads in each of {len(norm)} layers; even: {1 / count:.1%}."
-    ]
+    shape = f"{parts.count(count, 'head')} in each of {parts.count(len(norm), 'layer')}"
+    lines = [f"Row {scene.cursor} “{_token(scene)}”: {shape}; even: {1 / count:.1%}."]
     if np.isfinite(share).any():
         layer, head = np.unravel_index(int(np.nanargmax(share)), share.shape)
         lines[0] += f" Largest: head {head} of layer {layers[layer]} with {share[layer, head]:.0%}."

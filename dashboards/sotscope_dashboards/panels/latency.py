@@ -91,7 +91,7 @@ def _title(steps: pd.DataFrame, decode: pd.DataFrame, width: int) -> list[str]:
     whole = decode.total_ms.sum()
     share = ", ".join(f"{part} {decode[f'{part}_ms'].sum() / whole:.0%}" for part in PARTS) if whole > 0 else "no times"
     more = (f"Of their time: {share}.", _prefill(steps), _memory(decode))
-    lines = [f"{len(decode):,} steps: {of}.", " ".join(filter(None, more))]
+    lines = [f"{parts.count(len(decode), 'step')}: {of}.", " ".join(filter(None, more))]
     if width > 1:
         lines.append(f"Each bar is the slowest of {width} steps; levels and shares are of all of them.")
     return lines
@@ -101,7 +101,8 @@ def _prefill(steps: pd.DataFrame) -> str:
     given = steps[steps.prefill]
     if not len(given):
         return ""
-    return f"Not in the bars: the prefill of {int(given.rows.sum()):,} tokens, {given.total_ms.sum():,.4g} ms."
+    tokens = parts.count(int(given.rows.sum()), "token")
+    return f"Not in the bars: the prefill of {tokens}, {given.total_ms.sum():,.4g} ms."
 
 
 def _memory(decode: pd.DataFrame) -> str:

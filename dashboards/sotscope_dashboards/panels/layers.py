@@ -106,7 +106,7 @@ def _title(scene: Scene) -> str:
     start, stop = scene.range
     of = f" ({ROWS:,} of them, evenly spread)" if stop - start > ROWS else ""
     return (
-        f"Line: row {scene.cursor} “{token}”. Band: the middle 90 % (p5 to p95) of rows {start}–{stop - 1}{of}; "
+        f"Line: row {scene.cursor} “{token}”. Band: the middle 90 % (p5 to p95) of {parts.span(start, stop)}{of}; "
         f"dotted: their median. Upright line: layer {scene.layer}."
     )
 

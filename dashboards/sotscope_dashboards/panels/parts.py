@@ -31,7 +31,7 @@ def figure(draw: Drawn) -> Drawn:
     def safe(self: Any, scene: Scene) -> dict[str, Any]:
         try:
             return draw(self, scene)
-        except SotscopeError as why:
+        except (SotscopeError, OSError) as why:
             made = style.sentence("", scene.look.theme)
             lines = textwrap.wrap(str(why), 88)
             made["layout"]["annotations"][0]["text"] = "<br>".join(map(style.escaped, lines))
@@ -47,7 +47,7 @@ def grid(draw: Drawn) -> Drawn:
     def safe(self: Any, scene: Scene) -> dict[str, Any]:
         try:
             return draw(self, scene)
-        except SotscopeError as why:
+        except (SotscopeError, OSError) as why:
             return {"columns": [], "rows": [], "note": style.visible(str(why))}
 
     return safe
@@ -61,7 +61,7 @@ def columns(*names: str) -> Callable[[Callable[[Any, Scene], pd.DataFrame]], Cal
         def safe(self: Any, scene: Scene) -> pd.DataFrame:
             try:
                 return table(self, scene)
-            except SotscopeError:
+            except (SotscopeError, OSError):
                 return pd.DataFrame(columns=list(names))
 
         return safe
@@ -162,6 +162,16 @@ def across(count: int, gap: float = 0.09) -> list[tuple[float, float]]:
     """Domains of ``count`` pictures side by side."""
     width = (1 - gap * (count - 1)) / count
     return [(i * (width + gap), min(1.0, i * (width + gap) + width)) for i in range(count)]
+
+
+def count(number: int, word: str) -> str:
+    """1 row, 2 rows."""
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
+
+
+def span(start: int, stop: int) -> str:
+    """Rows from ``start`` up to, not including, ``stop``."""
+    return f"row {start}" if stop - start == 1 else f"rows {start}–{stop - 1}"
 
 
 def uirevision(scene: Scene, *more: object) -> str:

@@ -88,6 +88,9 @@ class Projected:
     @cached_property
     def _axes(self) -> Fit:
         """Kept between looks: rows never change, and the same ones are asked for several times a second."""
+        rows = parts.rows_in_view(self.scene)
+        if len(rows) < 3:
+            raise parts.NothingError(f"A projection needs three rows; {parts.count(len(rows), 'row')} in view.")
         key = ("projection", self.scene.look.seq, *parts.subject(self.scene), self.basis)
         if key not in self.scene.memo:
             places = parts.spread(self.basis, FIT)
@@ -107,12 +110,7 @@ class Projected:
     @cached_property
     def _drawn(self) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64], int]:
         """Rows that are drawn, along the lineage; where [point, 2]; their norms; and how many are not finite."""
-        rows, start = parts.rows_in_view(self.scene), self.scene.range[0]
-        if len(rows) < 3:
-            raise parts.NothingError(
-                f"A projection needs three rows; in view {'is' if len(rows) == 1 else 'are'} {len(rows)}."
-            )
-        axes = self._axes
+        axes, rows, start = self._axes, self.scene.rows, self.scene.range[0]
         places = parts.spread(len(rows), POINTS)
         here = self.scene.cursor - start
         if 0 <= here < len(rows) and here not in places:
@@ -150,7 +148,9 @@ class Projected:
         start, stop = self.scene.range
         count, used = stop - start, self._axes.rows
         drawn = (
-            f"{len(self.at):,} of the {count:,} rows in view, evenly spread" if count > POINTS else f"{count:,} rows"
+            f"{len(self.at):,} of the {count:,} rows in view, evenly spread"
+            if count > POINTS
+            else parts.count(count, "row")
         )
         lines = [
             f"{parts.called(self.scene)}, {drawn}. Axes: PCA of {used:,} of the first {self.basis:,} rows "
@@ -164,7 +164,7 @@ class Projected:
                 "autoscale shows them."
             )
         if self._drawn[3]:
-            lines.append(f"{self._drawn[3]:,} rows are not drawn: NaN or infinity.")
+            lines.append(f"{parts.count(self._drawn[3], 'row')} not drawn: NaN or infinity.")
         return lines
 
 
