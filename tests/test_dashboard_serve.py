@@ -39,7 +39,6 @@ def make_app(library, engine, initial_run):
     app.clientside_callback("function (text) { return text + '!'; }", Output("out", "children"), Input("in", "value"))
     return app
 sys.modules["sotscope_dashboards.app"] = types.SimpleNamespace(make_app=make_app)
-sys.modules["torch"] = None
 import importlib.util
 find = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *rest: None if name == "torch" else find(name, *rest)
@@ -207,6 +206,9 @@ def test_with_a_token_of_ones_own_it_listens_there_and_answers_to_added_names(ru
         for _ in range(2):
             assert get(here, Host="box.lan")[0] == 302
         assert get(here, Host="other.lan")[0] == 403
+    with serving(*command) as server:
+        assert server.link().startswith("http://127.0.0.1:")
+        assert [server.line(), server.line()][1].endswith("--allow-host; there is none yet.")
 
 
 @pytest.mark.parametrize(
@@ -265,12 +267,15 @@ def test_what_is_no_place(tmp_path: Path) -> None:
     assert "does not exist" in mistake("dashboard", tmp_path / "file")
 
 
-def test_a_run_can_be_opened_in_a_folder_of_runs_and_a_folder_without_runs_too(run: Path, tmp_path: Path) -> None:
-    with serving("dashboard", tmp_path, "--port", 0) as server:
+@pytest.mark.parametrize(("given", "shown"), [(".", "no run"), ("sky.sot", "sky.sot"), ("links/sky", "sky.sot")])
+def test_a_folder_or_a_run_is_served(run: Path, tmp_path: Path, given: str, shown: str) -> None:
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links/sky").symlink_to(run)
+    with serving("dashboard", tmp_path / given, "--port", 0) as server:
         base, _, token = server.link().partition("?")
         _, headers, _ = get(f"{base}?{token}")
         cookie = headers["Set-Cookie"].split(";")[0]
-        assert '"children":"no run"' in get(f"{base}_dash-layout", Cookie=cookie)[2]
+        assert f'"children":"{shown}"' in get(f"{base}_dash-layout", Cookie=cookie)[2]
 
 
 def test_the_demo_serves_copies_and_leaves_nothing_behind(run: Path, tmp_path: Path) -> None:

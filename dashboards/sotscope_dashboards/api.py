@@ -53,7 +53,7 @@ class Api:
             self._turns.leave(asked.tab)
 
     def command(self) -> Any:
-        """{"tab", "command"}: to the engine, if this tab steers. ``{"command": {"kind": "take"}}`` takes over."""
+        """{"tab", "command"}: to the engine, if this tab steers. The kinds "take" and "leave" are about who does."""
         asked = request.get_json()
         tab, command = str(asked.get("tab", "")), asked.get("command") or {}
         if self._engine is None:
@@ -62,6 +62,9 @@ class Api:
             )
         if not tab:
             raise LiveError("Who asks? (tab)")
+        if command.get("kind") == "leave":
+            self._control.leave(tab)
+            return {"error": ""}
         force = command.get("kind") == "take"
         if not self._control.take(tab, force=force):
             return {"error": NOT_YOURS, "control": "other"}

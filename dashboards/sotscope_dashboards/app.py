@@ -24,27 +24,30 @@ NUMBERS = {
 }  # fmt: skip
 
 
-def make_app(library: Library, engine: Engine | None, initial_run: str = "", base_path: str = "/") -> Dash:
+def make_app(library: Library, engine: Engine | None, initial_run: str = "") -> Dash:
     """The app over the runs of ``library``; ``engine`` None: only look. ``initial_run``: the id it opens with."""
     panels = {name: PANELS.get(name)() for name in PANELS.names()}
     app = Dash(
         "sotscope_dashboards", title="sotscope", update_title="", suppress_callback_exceptions=True, enable_mcp=False,
-        assets_folder=str(files("sotscope_dashboards") / "assets"), requests_pathname_prefix=base_path,
+        assets_folder=str(files("sotscope_dashboards") / "assets"),
         serve_locally=True, add_log_handler=False,
     )  # fmt: skip
     jobs = Jobs()
     Api(library, engine, Answers(library, engine, panels), panels, jobs).register(app.server)
-    app.layout = html.Div(
-        [
-            dcc.Location(id="url", refresh=False),
-            _bar(engine is not None, base_path),
-            html.P("", id="banner", className="banner", role="alert", hidden=True),
-            html.Div(id="page"),
-            html.Div(id="config", hidden=True, **wild({"data-base": base_path, "data-run": initial_run,
-                                                 "data-live": "yes" if engine is not None else "no"})),
-        ],
-        id="shell",
-    )  # fmt: skip
+
+    def shell() -> Any:  # with every request: where it is served is known when it is served
+        base = app.get_relative_path("/")
+        facts = wild({"data-run": initial_run, "data-live": "yes" if engine is not None else "no"})
+        return html.Div(
+            [
+                dcc.Location(id="url", refresh=False), _bar(engine is not None, base),
+                html.P("", id="banner", className="banner", role="alert", hidden=True),
+                html.Div(id="page"), html.Div(id="config", hidden=True, **facts),
+            ],
+            id="shell",
+        )  # fmt: skip
+
+    app.layout = shell
 
     @app.callback(Output("page", "children"), Input("url", "pathname"), Input("url", "search"))
     def page(pathname: str | None, search: str | None) -> Any:

@@ -34,6 +34,12 @@ class Control:
             self._holder, self._seen = tab, self._now()
             return True
 
+    def leave(self, tab: str) -> None:
+        """``tab`` is closed."""
+        with self._lock:
+            if tab == self._holder:
+                self._holder = ""
+
     def _free(self) -> bool:
         return not self._holder or self._now() - self._seen > SILENCE_S
 

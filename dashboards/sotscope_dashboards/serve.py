@@ -7,6 +7,7 @@ import errno
 import getpass
 import hashlib
 import ipaddress
+import logging
 import os
 import re
 import socket
@@ -47,20 +48,25 @@ def serve(
 
     Raises ConfigError for a setting that cannot be served safely, LiveError where no port is free.
     """
+    allow_hosts = list(allow_hosts)
     check(host, base_path, allow_hosts, token)
     with closing(_listen(host, port)) as listener:
         address, number = listener.getsockname()[:2]
         base = _base_path(base_path, number)
         # Dash takes the prefix when the app is made, before the port is known; it is read with every request
         dict.__setitem__(app.config, "requests_pathname_prefix", base)
-        names = list(allow_hosts) if ipaddress.ip_address(address).is_unspecified else [*allow_hosts, host]
-        place = Place(names[0] if address in ("0.0.0.0", "::") and names else address, number, base)
+        anywhere = ipaddress.ip_address(address).is_unspecified
+        names = [*allow_hosts] if anywhere else [*allow_hosts, host]
+        place = Place((names or ["127.0.0.1"])[0] if anywhere else address, number, base)
         guard = Guard(
             app.server, port=number, base_path=base, allow_hosts=names, token=token, scripts=script_hashes(app),
             renewed=lambda token: out(f"used; for another browser: {place.link(token)}"),
         )  # fmt: skip
         for line in place.lines(guard.token, once=token is None, environment=os.environ):
             out(line)
+        if anywhere and not names:
+            out("Other machines are let in by the names that you give with --allow-host; there is none yet.")
+        logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # a request that waits a little is no news
         server: Any = create_server(
             guard, sockets=[listener], threads=THREADS, ident=None, max_request_body_size=BODY_BYTES
         )

@@ -136,7 +136,8 @@ def _place(given: Path) -> tuple[Path, Path | None]:
     if not given.is_dir():
         raise StoreError(f"{given} does not exist; give a folder of runs, or a run: sotscope dashboard runs/")
     if (given / JOURNAL).is_file() or given.suffix == SUFFIX:
-        return given.absolute().parent, given
+        run = given.resolve()
+        return run.parent, run
     return given, None
 
 

@@ -5,7 +5,7 @@
   const NUMBERS = ["seq", "start", "stop", "cursor", "layer", "low", "high"];
   S.tab = Math.random().toString(36).slice(2) + Date.now().toString(36);
   S.look = { ...TEXTS, refused: false };
-  S.base = () => S.$("config").dataset.base;
+  S.base = () => JSON.parse(S.$("_dash-config").textContent).requests_pathname_prefix;
   S.read = () => {
     const from = new URLSearchParams(location.search);
     S.look = { refused: from.get("refused") === "1" };

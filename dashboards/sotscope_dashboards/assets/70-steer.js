@@ -242,6 +242,10 @@
     }[event.key];
     if (done && done() !== false) event.preventDefault();
   });
+  window.addEventListener("pagehide", () => {
+    const body = JSON.stringify({ tab: S.tab, command: { kind: "leave" } });
+    if (S.answer && S.answer.control === "you") navigator.sendBeacon(S.base() + "api/command", new Blob([body], { type: "application/json" }));
+  });
   S.setTheme = (name) => {
     document.documentElement.dataset.theme = name;
     try { localStorage.setItem("sotscope-theme", name); } catch { /* private mode */ }

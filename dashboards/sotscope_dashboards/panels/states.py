@@ -48,7 +48,7 @@ class States(Panel):
         start, stop = scene.range
         layout = style.layout(
             theme, HEIGHT, uirevision=f"{scene.look.run}/{scene.look.seq}", bargap=0, hovermode="closest",
-            xaxis={"range": [start - 0.5, stop - 0.5], "anchor": "y4", "title": {"text": ""}, **_ticks(scene)},
+            xaxis={"range": [start - 0.5, stop - 0.5], "anchor": "free", "position": 0, "title": {"text": ""}, **_ticks(scene)},
             margin={"l": 46, "r": 64, "t": 8, "b": 40},
             shapes=[{"type": "line", "xref": "x", "yref": "paper", "x0": scene.cursor, "x1": scene.cursor, "y0": 0,
                      "y1": 1, "line": {"color": style.THEMES[theme]["ink"], "width": 1}}],
