@@ -7,7 +7,7 @@ DEMO := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 DEMO_PROMPT ?= Why is the sky blue?
 DEMO_TEXT ?= The sky is blue because air scatters short waves of light more than long ones.
 
-.PHONY: help demo test dashboard lint docs clean
+.PHONY: help demo test dashboard browser lint docs clean
 
 help:  ## what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -30,15 +30,21 @@ demo: $(VENV)/.all  ## install, fetch the embedded model, record a run in each m
 	@echo "== the last tokens of the sot run"
 	$(BIN)/sotscope show "$(DEMO)/sot.sot" --last 12
 	@echo
-	@echo "Next: open $(DEMO)/report.html in a browser, or: $(BIN)/sotscope info $(DEMO)/sot.sot"
+	@echo "Next: make dashboard, to see it live; or open $(DEMO)/report.html in a browser"
 	@echo "      or open docs/tutorial.md, which goes on in Python with these runs."
 
-test: $(VENV)/.test  ## install and run the whole suite (the first time it converts the embedded model)
+test: $(VENV)/.test browser  ## install, also a browser, and run the whole suite
 	$(BIN)/sotscope fetch smollm2
 	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 
-dashboard: $(VENV)/.all  ## serve the live page (not in this version)
-	@$(BIN)/sotscope dashboard || true
+dashboard: $(VENV)/.all  ## serve the live page with the embedded model; Ctrl-C ends it
+	$(BIN)/sotscope fetch smollm2
+	-$(BIN)/sotscope dashboard
+
+browser:  ## the Chromium that tests use (Debian's package), where there is none
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || { \
+		echo "installing chromium for the browser tests"; sudo=$$([ "$$(id -u)" = 0 ] || echo sudo); \
+		$$sudo apt-get update -qq && $$sudo apt-get install -y -qq --no-install-recommends chromium; }
 
 lint: $(VENV)/.test  ## ruff, mypy --strict, import rules
 	$(BIN)/ruff check .

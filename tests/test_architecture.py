@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import sotscope_dashboards.catalog
 import sotscope_hooks
 
 import sotscope
@@ -18,9 +19,14 @@ from sotscope import catalog
 from sotscope.registry import Registry
 
 ROOT = Path(__file__).parent.parent
-SOURCES = sorted([*(ROOT / "sotscope").rglob("*.py"), *(ROOT / "hooks" / "sotscope_hooks").rglob("*.py")])
-REGISTRIES = {name: value for name, value in vars(catalog).items() if isinstance(value, Registry)}
-READERS = ["sotscope", "sotscope.catalog", "sotscope.config", "sotscope.events", "sotscope.registry", "sotscope.store"]
+PACKAGES = ("sotscope", "hooks/sotscope_hooks", "dashboards/sotscope_dashboards")
+SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+TABLES = {**vars(catalog), **vars(sotscope_dashboards.catalog)}
+REGISTRIES = {name: value for name, value in TABLES.items() if isinstance(value, Registry)}
+READERS = [
+    "sotscope", "sotscope.catalog", "sotscope.config", "sotscope.events", "sotscope.registry", "sotscope.store",
+    "sotscope.live.client", "sotscope.live.frames", "sotscope_dashboards.app", "sotscope_dashboards.serve",
+]  # fmt: skip
 
 
 def python(code: str, *arguments: str) -> str:
@@ -52,7 +58,11 @@ def test_runs_are_read_where_torch_is_not_installed() -> None:
     ]
     python(
         "import importlib, sys\n"
-        "sys.modules.update(torch=None, transformers=None)\n"
+        "class Blocked:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] in ('torch', 'transformers'):\n"
+        "            raise ImportError(name)\n"
+        "sys.meta_path.insert(0, Blocked())\n"
         "[importlib.import_module(name) for name in sys.argv[1:]]\n"
         "import sotscope\n"
         "assert sotscope.open_run and sotscope.Run",
@@ -102,7 +112,7 @@ def test_every_catalog_entry_loads(name: str) -> None:
         assert getattr(registry.get(entry), "name", entry) == entry
 
 
-def test_the_wheel_holds_two_packages_and_nothing_else(tmp_path: Path) -> None:
+def test_the_wheel_holds_three_packages_and_nothing_else(tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
         cwd=ROOT, capture_output=True, text=True, timeout=120, check=True,
@@ -110,10 +120,16 @@ def test_the_wheel_holds_two_packages_and_nothing_else(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     top = {name.split("/")[0] for name in names}
-    assert {name for name in top if not name.endswith(".dist-info")} == {"sotscope", "sotscope_hooks"}
+    assert {name for name in top if not name.endswith(".dist-info")} == {
+        "sotscope",
+        "sotscope_hooks",
+        "sotscope_dashboards",
+    }
     inside = {name for name in names if name.endswith(".py")}
-    assert inside == {relative(path).removeprefix("hooks/") for path in SOURCES}
-    assert {"sotscope/py.typed", "sotscope_hooks/py.typed"} <= set(names)
+    assert inside == {relative(path).removeprefix("hooks/").removeprefix("dashboards/") for path in SOURCES}
+    assert {f"{package}/py.typed" for package in ("sotscope", "sotscope_hooks", "sotscope_dashboards")} <= set(names)
+    assert {"sotscope_dashboards/assets/style.css", "sotscope/analysis/assets/report.html.j2"} <= set(names)
+    assert len([name for name in names if name.endswith(".sot/journal.bin")]) == 2  # what `sotscope demo` opens
     (points,) = [name for name in names if name.endswith("entry_points.txt")]
     text = zipfile.ZipFile(wheel).read(points).decode()
     assert "sotscope = sotscope.cli.main:main" in text

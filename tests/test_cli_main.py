@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_helpers import call, mistake, model_folder, popen, recorded, spawn
+from cli_helpers import call, model_folder, popen, recorded, spawn
 
 import sotscope
 from sotscope.catalog import DRAFTERS
@@ -53,11 +53,6 @@ def test_reading_the_help_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip().split("\n")[-1] == "[]"
-
-
-def test_there_is_no_dashboard_yet() -> None:
-    assert "no dashboard in this version" in mistake("dashboard")
-    assert "no dashboard in this version" in mistake("dashboard", "runs/a.sot", "--port", "8050")
 
 
 def complete(line: str, cwd: Path) -> list[str]:

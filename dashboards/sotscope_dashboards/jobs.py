@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from sotscope.analysis.layouts import layout
 from sotscope.errors import AnalysisError, SotscopeError
 from sotscope.plain import plain
 from sotscope.store.reader import open_run
@@ -86,6 +85,8 @@ class _Job:
 
 
 def _work(pipe: Connection, path: str, layer: int, rows: Any, method: Any) -> None:
+    from sotscope.analysis.layouts import layout  # scikit-learn takes a second that the page's process need not spend
+
     try:
         states = open_run(path, live=True).take("resid", rows, layer=layer)
         made = layout(states, method)

@@ -44,6 +44,7 @@ Start here:
   sotscope record "Why is the sky blue?"     let it answer, and record its hidden states
   sotscope list                              the runs there are
   sotscope show RUN                          one of them, token by token
+  sotscope dashboard                         all of it live in a browser (no model yet? sotscope demo)
 
 sotscope --help lists everything; sotscope COMMAND --help explains one command, with examples."""
 

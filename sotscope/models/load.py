@@ -101,7 +101,8 @@ def load(
     finally:
         if bars:
             transformers_logging.enable_progress_bar()
-    return Loaded(model.eval(), tokenizer, name, str(folder), *_provenance(name, folder, options))
+    source = name if name == embedded.NAME else str(folder)  # where the cache is, is nobody's business
+    return Loaded(model.eval(), tokenizer, name, source, *_provenance(name, folder, options))
 
 
 def _resolve(name: str, report: Callable[[str], None]) -> tuple[str, dict[str, Any]]:
