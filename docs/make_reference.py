@@ -9,10 +9,13 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
+from sotscope_dashboards.catalog import PANELS
+
 import sotscope
 from sotscope import config
 from sotscope.capture import layers
 from sotscope.catalog import ANALYZERS, DRAFTERS, FAMILIES, GATES, PREDICTORS, SITES
+from sotscope.live.commands import BranchAt, Pace, Pause, Resume, Set, Start, StepOnce, Stop, _Command
 from sotscope.store import layout, tokens
 
 PAGE = Path(__file__).parent / "reference.md"
@@ -80,7 +83,24 @@ def catalogs() -> list[str]:
     out += [f"- gate `{name}`: {first_line(GATES.get(name))}" for name in GATES.names()]
     modules = dict.fromkeys(inspect.getmodule(PREDICTORS.get(name)) for name in PREDICTORS.names())
     out += [f"- predictor {first_line(module)}" for module in modules]
-    return [*out, "", *analyzers(), ""]
+    return [*out, "", *analyzers(), "", *panels(), ""]
+
+
+def panels() -> list[str]:
+    """What each panel of the page says of itself behind its `?`."""
+    out = ["## Panels of the live page", "", "| panel | shows | look for | does not mean |", "|---|---|---|---|"]
+    found = [PANELS.get(name) for name in PANELS.names()]
+    return out + [f"| {p.title} (`{p.name}`) | {p.shows} | {p.look_for} | {p.not_meant} |" for p in found]
+
+
+def commands() -> list[str]:
+    """What an engine can be told."""
+    out = ["## Commands of the engine", "", '`sotscope.live.client.Engine(folder).send({"kind": ..., ...})`.', ""]
+    for cls in (Start, Pause, Resume, StepOnce, Stop, Set, Pace, BranchAt):
+        fields = [f"`{name}`" for name in cls.model_fields if name not in ("id", "kind")]
+        about = first_line(cls) if cls.__doc__ and cls.__doc__ != _Command.__doc__ else ""
+        out.append(f"- `{cls.model_fields['kind'].default}` {', '.join(fields)}: {about}".rstrip(": "))
+    return [*out, ""]
 
 
 def analyzers() -> list[str]:
@@ -138,7 +158,7 @@ def page() -> str:
         "Made from the code by `make docs`; a test keeps it true. Commands: `sotscope COMMAND --help`.",
         "",
     ]
-    return "\n".join([*head, *callables(), *catalogs(), *settings(), *store()])
+    return "\n".join([*head, *callables(), *catalogs(), *commands(), *settings(), *store()])
 
 
 if __name__ == "__main__":

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -63,8 +65,23 @@ def run_line(line: str, folder: Path) -> None:
         assert set(words[1:]) <= set(targets), f"no such make target: {line}"
         return
     assert words[0] in ("sotscope", "ls"), f"what is this line? {line}"
+    if words[1] in ("dashboard", "demo"):
+        serve(words, folder)
+        return
     done = subprocess.run(line, shell=True, cwd=folder, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+
+
+def serve(words: list[str], folder: Path) -> None:
+    """Run a command that serves until Ctrl-C; its link must let us in."""
+    command = [*words, *([] if "--no-browser" in words else ["--no-browser"])]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        link = next(found[0] for line in process.stdout if (found := re.search(r"http://\S+", line)))
+        opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        assert b"sotscope" in opener.open(link, timeout=60).read()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
 
 
 def test_the_reference_is_what_the_code_says():

@@ -6,6 +6,7 @@ and so could every user of the machine. As Jupyter does it: a token in the print
 
 from __future__ import annotations
 
+import base64
 import hmac
 import re
 import secrets
@@ -65,7 +66,7 @@ class Guard:
         self._chosen = token is not None
         self.token = token or secrets.token_urlsafe(24)
         self._renewed = renewed
-        self._secret = secrets.token_urlsafe(32)
+        self._secret = _cookie_of(token) if token is not None else secrets.token_urlsafe(32)
         self._lock = threading.Lock()
         self._headers = {
             "Content-Security-Policy": _POLICY.format(scripts="".join(f" {one}" for one in scripts)),
@@ -175,6 +176,11 @@ def host_name(text: str) -> str:
     if not match:
         raise ConfigError(f"{text!r} is no host name; write it as in the browser's address bar: hub.example.org")
     return match[1]
+
+
+def _cookie_of(token: str) -> str:
+    """The cookie for a token that was chosen: the same after a restart, so that open pages come back by themselves."""
+    return base64.urlsafe_b64encode(hmac.digest(token.encode(), b"sotscope cookie", "sha256")).decode().rstrip("=")
 
 
 def _wants_page(environ: WSGIEnvironment) -> bool:

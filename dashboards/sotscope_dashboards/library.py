@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-import secrets
 import shutil
 import threading
 from collections import OrderedDict
@@ -35,7 +34,7 @@ class Library:
         self.folder = folder.resolve()
         self.refused: list[str] = []
         """What the last listing left out, and why: one sentence each."""
-        self._key = secrets.token_bytes(32)  # ids say nothing about names, and end with the process
+        self._key = str(self.folder).encode()  # the same next time: links keep working. The guard is what keeps out
         self._lock = threading.Lock()
         self._names: dict[str, str] = {}
         self._entries: dict[str, tuple[Stamp, dict[str, Any]]] = {}

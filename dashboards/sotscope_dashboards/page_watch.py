@@ -140,17 +140,17 @@ def _graph(id: str, height: int) -> Any:
 def _tabs(panels: dict[str, Panel]) -> Any:
     names = [name for name in panels if name not in ("states", "candidates")]
     tabs = [
-        html.Button(panels[name].title, id=f"tab-{name}", className="tab", role="tab",
+        html.Button(panels[name].title, id=f"tab-{name}", className="view-tab", role="tab",
                     **wild({"data-tab": name, "data-kind": panels[name].kind, "aria-selected": "false",
                        "aria-controls": "tab-body"}))
         for name in names
     ]  # fmt: skip
     helps = [html.Div(_help(panels[name]), id=f"help-{name}", hidden=True) for name in names]
     body = [
-        html.Div(html.Table(id="words", className="words"), id="tab-words", className="tab-body wide"),
+        html.Div(html.Table(id="words", className="words"), id="body-words", className="tab-body wide"),
         html.Div(
             [_projection_tools(), _graph("graph-tab", 400)],
-            id="tab-figure", className="tab-body", hidden=True,
+            id="body-figure", className="tab-body", hidden=True,
         ),
         html.Div(
             AgGrid(id="grid-tab", rowData=[], columnDefs=[], className="ag-theme-quartz",
@@ -158,7 +158,7 @@ def _tabs(panels: dict[str, Panel]) -> Any:
                                     "suppressColumnVirtualisation": True},
                    defaultColDef={"sortable": True, "resizable": True, "flex": 1, "minWidth": 90},
                    style={"height": 380}),
-            id="tab-grid", className="tab-body", hidden=True,
+            id="body-grid", className="tab-body", hidden=True,
         ),
     ]  # fmt: skip
     head = html.Div(

@@ -148,7 +148,9 @@ def _engine(folder: Path, model: str) -> Any:
     from sotscope.live.client import Engine
 
     hush()
-    return Engine(folder, model)
+    engine = Engine(folder, model)
+    engine.start()  # the model is loaded while the browser opens
+    return engine
 
 
 def _print(line: str) -> None:

@@ -81,15 +81,15 @@
   };
   const tab = (name) => {
     if (S.look.view === "full") S.set({ tab: name });
-    for (const button of document.querySelectorAll(".tab")) {
+    for (const button of document.querySelectorAll(".view-tab")) {
       const on = button.dataset.tab === name;
       button.setAttribute("aria-selected", on ? "true" : "false");
       button.tabIndex = on ? 0 : -1;
       S.$(`help-${button.dataset.tab}`).hidden = !on;
       if (on) {
-        S.$("tab-words").hidden = button.dataset.kind !== "list";
-        S.$("tab-figure").hidden = button.dataset.kind !== "figure";
-        S.$("tab-grid").hidden = button.dataset.kind !== "grid";
+        S.$("body-words").hidden = button.dataset.kind !== "list";
+        S.$("body-figure").hidden = button.dataset.kind !== "figure";
+        S.$("body-grid").hidden = button.dataset.kind !== "grid";
         document.querySelector("#tabs-card .csv").dataset.panel = name;
       }
     }
@@ -195,7 +195,7 @@
     else if (at.id === "refused") {
       S.set({ refused: !S.look.refused }); S.redraw = true;
       at.setAttribute("aria-pressed", S.look.refused ? "true" : "false");
-    } else if (at.classList.contains("tab")) tab(at.dataset.tab);
+    } else if (at.classList.contains("view-tab")) tab(at.dataset.tab);
     else if (at.classList.contains("csv")) csv(at.dataset.panel);
     else if (at.classList.contains("job")) job({ do: "start", method: at.dataset.method });
     else if (at.id === "job-cancel") job({ do: "cancel" });
@@ -229,7 +229,7 @@
     if (event.ctrlKey || event.metaKey || event.altKey || !S.$("watch")) return;
     if (target.closest("textarea, select, dialog, .ag-root") || (target.tagName === "INPUT" && target.type !== "range")) return;
     if (target.getAttribute("role") === "tab" && ["ArrowLeft", "ArrowRight"].includes(event.key)) {
-      const all = [...document.querySelectorAll(".tab")], i = all.indexOf(target) + (event.key === "ArrowRight" ? 1 : -1);
+      const all = [...document.querySelectorAll(".view-tab")], i = all.indexOf(target) + (event.key === "ArrowRight" ? 1 : -1);
       const next = all[(i + all.length) % all.length];
       next.focus(); tab(next.dataset.tab); event.preventDefault(); return;
     }
