@@ -19,7 +19,7 @@ from sotscope_dashboards.page_watch import watch_page
 
 MODES = ("ar", "lookup", "sot", "dmtd", "combine")
 NUMBERS = {
-    "tokens_per_s": "tokens/s", "tokens_per_forward": "tokens/forward", "latency": "ms/token p50·p95·p99",
+    "tokens_per_s": "tokens/s", "tokens_per_forward": "tokens/forward", "latency": "p50·p95·p99 ms",
     "memory_mb": "memory", "alarms": "alarms", "age_ms": "data age",
 }  # fmt: skip
 
@@ -63,7 +63,7 @@ def make_app(library: Library, engine: Engine | None, initial_run: str = "") -> 
 
 
 def _bar(live: bool, base: str) -> Any:
-    pages = [dcc.Link(text, href=base + path, className="page-link") for text, path in
+    pages = [dcc.Link(text, id=f"to-{path or 'watch'}", href=base + path, className="page-link") for text, path in
              (("Live" if live else "Watch", ""), ("Runs", "runs"))]  # fmt: skip
     modes = [
         html.Button(mode, className="mode", role="radio", **wild({"data-mode": mode, "aria-checked": "false"}))
@@ -76,7 +76,9 @@ def _bar(live: bool, base: str) -> Any:
         html.Button("Stop", id="stop"),
     ]
     numbers = [
-        html.Div([html.B("–", id=f"n-{name}"), html.Span(unit)], className="number", id=f"box-{name}")
+        html.Div(
+            [html.B("–", id=f"n-{name}"), html.Span(unit, id=f"unit-{name}")], className="number", id=f"box-{name}"
+        )
         for name, unit in NUMBERS.items()
     ]
     view = [
@@ -89,7 +91,7 @@ def _bar(live: bool, base: str) -> Any:
             html.Div([html.Strong("sotscope"), html.Nav(pages, **wild({"aria-label": "Pages"}))], className="group"),
             html.Div(steer if live else [], className="group steer"),
             html.Div(numbers, className="group numbers"),
-            html.Div(view, className="group"),
+            html.Div(view, className="group view"),
             html.Dialog([html.H2("Keys"), html.Dl(id="key-list"), html.Button("Close", id="keys-close")],
                         id="keys-dialog", **wild({"aria-label": "Keys"})),
         ],

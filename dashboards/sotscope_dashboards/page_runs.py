@@ -11,19 +11,22 @@ from sotscope.analysis.comparison import compare
 from sotscope.analysis.pool import Threads
 from sotscope.errors import SotscopeError
 from sotscope_dashboards.library import Library
-from sotscope_dashboards.native import native
+from sotscope_dashboards.native import native, wild
 from sotscope_dashboards.page_watch import GRAPH
 
 COLUMNS = [
-    {"field": "name", "headerName": "run", "flex": 3, "cellRenderer": "RunLink", "checkboxSelection": True},
-    {"field": "state", "flex": 1},
-    {"field": "mode", "flex": 1},
-    {"field": "model", "flex": 1},
-    {"field": "rows", "type": "rightAligned", "flex": 1, "headerName": "tokens"},
-    {"field": "bytes", "type": "rightAligned", "flex": 1, "headerName": "MB",
+    {"field": "name", "headerName": "run", "flex": 4, "minWidth": 170, "cellRenderer": "RunLink",
+     "tooltipField": "name"},
+    {"field": "prompt", "headerName": "prompt", "flex": 4, "minWidth": 130, "tooltipField": "prompt"},
+    {"field": "started", "headerName": "started", "width": 150, "sort": "desc",
+     "valueFormatter": {"function": "when(params.value)"}},
+    {"field": "mode", "headerName": "mode", "width": 92},
+    {"field": "model", "headerName": "model", "width": 110, "tooltipField": "model"},
+    {"field": "rows", "headerName": "rows", "type": "rightAligned", "width": 84,
+     "valueFormatter": {"function": "d3.format(',')(params.value)"}},
+    {"field": "bytes", "headerName": "size (MB)", "type": "rightAligned", "width": 104,
      "valueFormatter": {"function": "d3.format(',.1f')(params.value / 1e6)"}},
-    {"field": "started", "flex": 2, "sort": "desc"},
-    {"field": "prompt", "flex": 4, "tooltipField": "prompt"},
+    {"field": "state", "headerName": "state", "width": 112, "tooltipField": "problem"},
 ]  # fmt: skip
 
 
@@ -31,28 +34,31 @@ def runs_page(library: Library) -> Any:
     """A sortable table with a search; select runs to compare or to delete."""
     entries = library.entries()
     empty = html.P("No runs here yet: record one with sotscope record, or press Start on the live page.",
-                   className="empty")  # fmt: skip
+                   id="runs-empty", className="empty", hidden=bool(entries))  # fmt: skip
     grid = AgGrid(
-        id="runs-grid", rowData=entries, columnDefs=COLUMNS, className="ag-theme-quartz", getRowId="params.data.id",
-        defaultColDef={"sortable": True, "resizable": True, "filter": True},
-        dashGridOptions={"rowSelection": "multiple", "suppressRowClickSelection": True, "theme": "legacy",
-                         "enableCellTextSelection": True, "tooltipShowDelay": 200},
-        style={"height": "calc(100vh - 190px)"},
+        id="runs-grid", rowData=entries, columnDefs=COLUMNS, className="grid", getRowId="params.data.id",
+        defaultColDef={"sortable": True, "resizable": True},
+        dashGridOptions={"rowSelection": {"mode": "multiRow", "enableClickSelection": False},
+                         "selectionColumnDef": {"width": 44}, "enableCellTextSelection": True,
+                         "tooltipShowDelay": 200},
+        style={"height": "calc(100vh - 150px)"},
     )  # fmt: skip
     tools = html.Div(
         [native("input", "runs-search", "Search runs", type="search", placeholder="Search runs"),
-         html.Button("Compare", id="runs-compare", disabled=True),
-         html.Button("Delete", id="runs-delete", disabled=True),
+         html.Button("Compare", id="runs-compare", disabled=True, title="Choose two runs or more"),
+         html.Button("Delete", id="runs-delete", disabled=True, title="Choose the runs to delete"),
          html.Span("", id="runs-note", className="note", role="status")],
-        className="tools",
+        className="tools above",
     )  # fmt: skip
+    left_out = [html.P(one, className="note") for one in library.refused]
     dialog = html.Dialog(
         [html.P("", id="delete-question"),
          html.Div([html.Button("Delete for good", id="delete-yes", className="danger"),
                    html.Button("Keep", id="delete-no")], className="tools")],
-        id="delete-dialog",
+        id="delete-dialog", **wild({"aria-labelledby": "delete-question"}),
     )  # fmt: skip
-    return html.Main([html.H1("Runs"), tools, empty if not entries else grid, dialog], className="single")
+    place = html.Div(grid, id="runs-place", hidden=not entries)
+    return html.Main([html.H1("Runs"), tools, empty, place, *left_out, dialog], className="single")
 
 
 def compare_page(library: Library, ids: list[str]) -> Any:
@@ -63,14 +69,15 @@ def compare_page(library: Library, ids: list[str]) -> Any:
         return html.Main([html.H1("Compare"), html.P(f"{error} Choose runs on the page Runs.", className="empty")],
                          className="single")  # fmt: skip
     table = report.tables["runs"] if "runs" in report.tables else next(iter(report.tables.values()))
-    head = html.Thead(html.Tr([html.Th(str(column)) for column in table.columns]))
+    head = html.Thead(html.Tr([html.Th(str(column).replace("_", " ")) for column in table.columns]))
     rows = [html.Tr([html.Td(_cell(value)) for value in line]) for line in table.itertuples(index=False)]
     figures = []
     for name in report.figures:
         figure = report.figure(name)
         title = figure.layout.title.text or name
-        figure.update_layout(title=None, margin_t=16)
-        figures.append(html.Figure([html.Figcaption(title), dcc.Graph(figure=figure, config=GRAPH)]))
+        figure.update_layout(title=None, margin_t=16, height=min(figure.layout.height or 320, 420))
+        graph = dcc.Graph(figure=figure, config=GRAPH, style={"height": figure.layout.height})
+        figures.append(html.Figure([html.Figcaption(title), graph], className="card"))
     findings = [
         html.Li([html.B(found.severity, className=found.severity), " ", found.text]) for found in report.findings
     ]
@@ -83,6 +90,8 @@ def compare_page(library: Library, ids: list[str]) -> Any:
 
 
 def _cell(value: Any) -> str:
+    if value is None or value != value:
+        return "–"
     if isinstance(value, float):
-        return "–" if value != value else f"{value:,.4g}"
+        return f"{value:,.4g}"
     return str(value)

@@ -9,6 +9,7 @@ from dash_ag_grid import AgGrid
 
 from sotscope_dashboards.native import native, wild
 from sotscope_dashboards.panels.contract import Panel
+from sotscope_dashboards.panels.states import HEIGHT
 
 SAMPLE = "Why is the sky blue?"
 EMPTY: Any = {"data": [], "layout": {"xaxis": {"visible": False}, "yaxis": {"visible": False}}}
@@ -70,30 +71,29 @@ def _prompt(live: bool) -> Any:
                placeholder="What should the model answer?"),
         html.Div(
             [
-                _number("max-new-tokens", "tokens", 96, 1, 4096, 1),
+                _number("max-new-tokens", "tokens to write", 96, 1, 4096, 1),
                 _number("temperature", "temperature", 0, 0, 4, 0.1),
-                _number("delay", "slow motion, ms a step", 0, 0, 5000, 50),
+                _number("delay", "slow motion (ms)", 0, 0, 5000, 50),
             ],
             className="settings",
         ),
         html.Details(
             [
-                html.Summary("How drafts are made and judged", className="note"),
+                html.Summary("Drafts: how many, and when they are taken", className="note"),
                 html.Div(
                     [
                         _number("window", "most drafts a step", "", 0, 64, 1),
-                        _number("entropy-gate", "plain steps above, nats", "", 0, 12, 0.1),
-                        _select("policy", "taken if ", [("exact", "exact"), ("typical", "typical (lossy)"),
-                                                        ("none", "always (lossy)")]),
+                        _number("entropy-gate", "plain step above (nats)", "", 0, 12, 0.1),
+                        _select("policy", "draft is taken if", [("exact", "exact"), ("typical", "typical (lossy)"),
+                                                                 ("none", "always (lossy)")]),
                     ],
                     className="settings",
                 ),
             ],
             id="more-settings",
         ),
-        html.P("", id="prompt-note", className="note", role="status"),
     ]  # fmt: skip
-    return _card("prompt-card", "Prompt", [], body)
+    return _card("prompt-card", "Prompt", [html.P("", id="prompt-note", className="note", role="status")], body)
 
 
 def _number(id: str, label: str, value: Any, low: float, high: float, step: float, more: str = "") -> Any:
@@ -104,7 +104,7 @@ def _number(id: str, label: str, value: Any, low: float, high: float, step: floa
 def _text() -> Any:
     tools = [
         _select("colour", "colour ", [("entropy", "entropy"), ("acceptance", "acceptance"), ("norm", "norm")]),
-        html.Button("refused drafts", id="refused", className="quiet toggle", **wild({"aria-pressed": "false"})),
+        html.Button("Refused drafts", id="refused", className="quiet toggle", **wild({"aria-pressed": "false"})),
         _select("sequence", "", [("0", "sequence 0")]),
     ]
     body = [
@@ -113,13 +113,14 @@ def _text() -> Any:
             id="text", className="text", role="group", tabIndex=0, **wild({"aria-label": "The text, token by token"})
         ),
         html.Div(id="other-text", className="text other", hidden=True),
-        html.P("", id="readout", className="note readout", role="status"),
+        html.P("", id="legend", className="note legend"),
+        html.P("", id="readout", className="note readout"),
     ]
     return _card("text-card", "Text", tools, body)
 
 
 def _candidates(panels: dict[str, Panel]) -> Any:
-    tools = [html.Span("click one to branch", className="note"), _csv("candidates"), _help(panels["candidates"])]
+    tools = [html.Span("", id="branch-note", className="note"), _csv("candidates"), _help(panels["candidates"])]
     return _card("candidates-card", "Next token", tools, [html.Ol(id="candidates", className="candidates")])
 
 
@@ -129,7 +130,7 @@ def _states(panels: dict[str, Panel]) -> Any:
         _number("low", "layers", "", 0, 999, 1), _number("high", "to", "", 0, 999, 1),
         _csv("states"), _help(panels["states"]),
     ]  # fmt: skip
-    graph = _graph("graph-states", 430)
+    graph = _graph("graph-states", HEIGHT)
     return _card("states-card", "States", tools, [graph], "full")
 
 
@@ -153,18 +154,17 @@ def _tabs(panels: dict[str, Panel]) -> Any:
             id="body-figure", className="tab-body", hidden=True,
         ),
         html.Div(
-            AgGrid(id="grid-tab", rowData=[], columnDefs=[], className="ag-theme-quartz",
-                   dashGridOptions={"domLayout": "normal", "enableCellTextSelection": True, "theme": "legacy",
-                                    "suppressColumnVirtualisation": True},
-                   defaultColDef={"sortable": True, "resizable": True, "flex": 1, "minWidth": 90},
+            AgGrid(id="grid-tab", rowData=[], columnDefs=[], className="grid",
+                   dashGridOptions={"enableCellTextSelection": True, "suppressColumnVirtualisation": True},
+                   defaultColDef={"sortable": True, "resizable": True, "minWidth": 90},
                    style={"height": 380}),
             id="body-grid", className="tab-body", hidden=True,
         ),
     ]  # fmt: skip
     head = html.Div(
         [html.H2("What each layer would say", id="words-title"),
-         html.Div(tabs, className="tabs", role="tablist", **wild({"aria-label": "Details"})),
-         html.Div([html.Span("", id="layer-name", className="note"), _csv("words"), *helps], className="tools")],
+         html.Div(tabs, className="view-tabs", role="tablist", **wild({"aria-label": "Details"})),
+         html.Div([html.Span("", id="layer-name", className="note full"), _csv("words"), *helps], className="tools")],
         className="card-head",
     )  # fmt: skip
     return html.Section([head, *[html.P("", id="tab-note", className="note")], *body], id="tabs-card",
@@ -195,7 +195,8 @@ def _scrubber() -> Any:
                  native("input", "scrub", "Cursor along the run", type="range", min=0, max=1, step=1, value=1)],
                 className="track",
             ),
-            html.Output("", id="place", htmlFor="scrub"),
+            html.Div([html.Span("", id="when", className="note"), html.Output("", id="place", htmlFor="scrub")],
+                     className="where"),
         ],
         className="scrubber",
     )  # fmt: skip

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from sotscope.bench.dashboard_server import MB
-from sotscope.errors import SotscopeError
+from sotscope.errors import LiveError, SotscopeError
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-WAIT_MS = 120_000
+WAIT_S = 120.0
+LOOK_S = 0.05
 MISSING = (
     "bench dashboard drives a browser: pip install playwright, and install Chromium (Debian: apt-get install chromium)."
 )
 NOTES = """
 (() => {
-  const noted = window.noted = { tokens: {}, heatmap: 0, clicks: [] };
+  const noted = window.noted = { tokens: {}, first: 0, heatmap: 0, clicks: [] };
   const now = () => performance.timeOrigin + performance.now();
   // after the frame in which it is drawn: what is posted in a frame's callback comes when the frame is done
   const painted = (done) => requestAnimationFrame(() => {
@@ -32,7 +34,10 @@ NOTES = """
       const at = node.dataset && node.dataset.at;
       if (at !== undefined && !(at in known)) { known[at] = 0; added.push(at); }
     }
-    if (added.length) painted((at) => { for (const one of added) known[one] = at; });
+    if (added.length) painted((at) => {
+      noted.first = noted.first || at;
+      for (const one of added) known[one] = at;
+    });
   };
   const begin = () => {
     const text = document.getElementById("text");
@@ -77,7 +82,7 @@ class Tab:
     def __init__(self, browser: Any, link: str) -> None:
         self._context = browser.new_context(viewport={"width": 1280, "height": 860})
         self.page = self._context.new_page()
-        self.page.set_default_timeout(WAIT_MS)
+        self.page.set_default_timeout(1000 * WAIT_S)
         self.page.add_init_script(NOTES)
         self.page.goto(link, wait_until="commit")
 
@@ -85,8 +90,12 @@ class Tab:
         return self.page.evaluate(expression)
 
     def until(self, condition: str) -> None:
-        """Wait until ``condition`` (JavaScript) holds."""
-        self.page.wait_for_function(condition, polling=50)
+        """Wait until ``condition`` (JavaScript) holds. Raises LiveError when that takes too long."""
+        end = time.monotonic() + WAIT_S
+        while not self.ask(f"Boolean({condition})"):  # the page's policy forbids playwright's own way, an eval
+            if time.monotonic() > end:
+                raise LiveError(f"the page has waited {WAIT_S:.0f} s for: {condition}")
+            time.sleep(LOOK_S)
 
     def ready(self) -> None:
         """The page is there and has shown what the server said, more than once."""

@@ -12,12 +12,16 @@ import numpy as np
 
 from sotscope.bench.dashboard_browser import Tab
 from sotscope.bench.dashboard_server import start
-from sotscope.bench.dashboard_timeline import Timeline, new_run, percentiles, timeline, wait_end
+from sotscope.bench.dashboard_timeline import journal_of, new_run, percentiles, timeline, wait_end
 from sotscope.bench.stats import Report
 from sotscope.errors import LiveError
+from sotscope.store.journal import JournalReader
 
 SWITCHING = 1500
 """Tokens of the run whose mode is switched; it is stopped when all switches are done."""
+STILL_MS = 10_000
+"""A run that has written nothing for so long is at its end."""
+LOOK_S = 0.1
 PAUSE_S = (0.3, 1.0)
 """From one switch's effect to the next click; drawn anew each time, so that clicks fall anywhere in a step."""
 
@@ -28,7 +32,7 @@ def commit_to_pixels(open_tab: Callable[[], Tab], folder: Path, tokens: int, del
         tab.ready()
         path = _begin(tab, folder, tokens, delay_ms)
         wait_end(path)
-        written = timeline(path)
+        written = timeline(journal_of(path))
         last = written.chosen[-1]
         tab.until(f"(noted.tokens[sotscope.state.run] || {{}})[{last}] > 0 && sotscope.answer.total === {last}")
         painted = tab.painted()
@@ -45,6 +49,7 @@ def command_to_effect(
     with open_tab() as tab:
         tab.ready()
         path = _begin(tab, folder, SWITCHING, delay_ms)
+        journal = journal_of(path)
         tab.until("sotscope.answer.engine.state === 'running' && sotscope.answer.total > 0")
         modes = [mode for mode in tab.ask("sotscope.answer.engine.modes") if mode != "ar"]
         for number in range(switches):
@@ -53,20 +58,19 @@ def command_to_effect(
             report(f"command to effect: switch {number + 1} of {switches}, to {mode}")
             tab.page.click(f"[data-mode={mode}]")
             clicks.append((mode, tab.ask("noted.clicks.at(-1)")))
-            if not _took_effect(path, mode, clicks[-1][1]):
+            if not _took_effect(journal, mode, clicks[-1][1]):
                 clicks.pop()  # the text was at its end
                 break
         tab.command({"kind": "stop"})
     if not clicks:
         raise LiveError(f"the text ended before a mode could be switched; the run is {path}.")
-    written = timeline(path)
-    steps = [_first(written, mode, at) for mode, at in clicks]
-    waited = np.array([written.committed_ms(step) - at for step, (_, at) in zip(steps, clicks, strict=True)])
-    decoded = np.array(written.modes) != "prompt"
+    written = timeline(journal)
+    steps = [written.first_in(mode, at) for mode, at in clicks]
+    waited = written.committed_ms[steps] - np.array([at for _, at in clicks])
     return {
         "command_to_effect_ms": percentiles(waited) | {"switches": len(waited)},
         "over_step_ms": percentiles(waited - written.step_ms[steps]),
-        "step_ms": percentiles(written.step_ms[decoded]),
+        "step_ms": percentiles(written.step_ms[written.modes != "prompt"]),
     }
 
 
@@ -79,21 +83,10 @@ def _begin(tab: Tab, folder: Path, tokens: int, delay_ms: float) -> Path:
     return found[0]
 
 
-def _took_effect(path: Path, mode: str, since: float) -> bool:
+def _took_effect(journal: JournalReader, mode: str, since: float) -> bool:
     """Wait for a step in ``mode``; False where the text ended before there was one."""
-    while True:
-        written = timeline(path)
-        if _first(written, mode, since) >= 0:
-            return True
-        if time.time() * 1000 - written.at_ms[-1] > 5000:
+    while timeline(journal).first_in(mode, since) < 0:
+        if time.time() * 1000 - journal.last.time_ns / 1e6 > STILL_MS:
             return False
-        time.sleep(0.1)
-
-
-def _first(written: Timeline, mode: str, since: float) -> int:
-    """The first step in ``mode`` that was committed after ``since``, or -1."""
-    begin = int(np.searchsorted(written.steps, 0)) if not len(written.steps) else 0
-    for step in range(begin, len(written.modes)):
-        if written.modes[step] == mode and written.committed_ms(step) > since:
-            return step
-    return -1
+        time.sleep(LOOK_S)
+    return True

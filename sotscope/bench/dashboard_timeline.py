@@ -28,14 +28,14 @@ class Timeline:
     """Tokens of the prompt."""
     rows: NDArray[np.int64]
     """[commit] rows after it."""
-    steps: NDArray[np.int64]
-    """[commit] steps after it."""
     at_ms: NDArray[np.float64]
     """[commit]"""
-    modes: list[str]
+    modes: NDArray[np.str_]
     """[step]"""
     step_ms: NDArray[np.float64]
     """[step] from its beginning until its rows are captured, by the engine's clock."""
+    committed_ms: NDArray[np.float64]
+    """[step]"""
 
     @property
     def chosen(self) -> range:
@@ -46,30 +46,36 @@ class Timeline:
         """When the step that chose this token was committed."""
         return float(self.at_ms[np.searchsorted(self.rows, token)])
 
-    def committed_ms(self, step: int) -> float:
-        return float(self.at_ms[np.searchsorted(self.steps, step + 1)])
+    def first_in(self, mode: str, since: float) -> int:
+        """The first step in ``mode`` that was committed after ``since``, or -1."""
+        found = np.flatnonzero((self.modes == mode) & (self.committed_ms > since))
+        return int(found[0]) if len(found) else -1
 
     @property
     def tokens_per_second(self) -> float:
         """From the first decode step's commit to the last one's."""
-        first, last = int(np.searchsorted(self.rows, self.prompt)), int(np.searchsorted(self.rows, self.rows[-1]))
+        first, last = np.searchsorted(self.rows, [self.prompt, self.rows[-1]])
         tokens = self.rows[last] - self.rows[first]
         return float(1000 * tokens / (self.at_ms[last] - self.at_ms[first]))
 
 
-def timeline(path: Path) -> Timeline:
-    """Of the run at ``path``, as far as it is written."""
-    journal = JournalReader(path / layout.JOURNAL)
+def journal_of(path: Path) -> JournalReader:
+    return JournalReader(path / layout.JOURNAL)
+
+
+def timeline(journal: JournalReader) -> Timeline:
+    """Of the run of this journal, as far as it is written."""
     journal.advance()
-    words, steps = layout.CODES["mode"], journal.steps
-    spent = steps["draft_ns"] + steps["forward_ns"] + steps["accept_ns"] + steps["capture_ns"]
+    words, steps = np.array(layout.CODES["mode"]), journal.steps
+    at_ms = np.array([commit.time_ns for commit in journal.commits], np.float64) / 1e6
+    after = [commit.steps for commit in journal.commits]
     return Timeline(
         prompt=int(journal.sequences["prompt_length"][0]),
         rows=np.array([commit.rows for commit in journal.commits], np.int64),
-        steps=np.array([commit.steps for commit in journal.commits], np.int64),
-        at_ms=np.array([commit.time_ns for commit in journal.commits], np.float64) / 1e6,
-        modes=[words[code] for code in steps["mode"]],
-        step_ms=spent / 1e6,
+        at_ms=at_ms,
+        modes=words[steps["mode"]],
+        step_ms=(steps["draft_ns"] + steps["forward_ns"] + steps["accept_ns"] + steps["capture_ns"]) / 1e6,
+        committed_ms=at_ms[np.searchsorted(after, np.arange(len(steps)) + 1)],
     )
 
 
@@ -85,7 +91,7 @@ def new_run(folder: Path) -> Iterator[list[Path]]:
 
 def wait_end(path: Path) -> None:
     """Until the text of the run is written. Raises LiveError when that takes too long."""
-    journal, end = JournalReader(path / layout.JOURNAL), time.monotonic() + LONGEST_S
+    journal, end = journal_of(path), time.monotonic() + LONGEST_S
     opened = list(layout.CODES["finish"]).index("open")
     while True:
         journal.advance()

@@ -10,13 +10,14 @@ import typer
 
 from sotscope.cli import options as shared
 from sotscope.cli.bench_decode import Bar, refuse_plot, show
+from sotscope.cli.dashboard import dashboard_extra
 from sotscope.cli.extra import capture_extra
 from sotscope.cli.terminal import notes, number, output, print_json, say, table
 from sotscope.cli.watch import Spinner
 
 app = typer.Typer(
     add_completion=False,
-    help="Measure what is claimed: the cost of capture, of the store and of analysis, the speed of decoding.",
+    help="Measure what is claimed: the cost of capture, of the store and of analysis, the speed of decoding, the page.",
     epilog=shared.examples("sotscope bench capture", "sotscope bench store --json", "sotscope bench decode --quick"),
 )
 
@@ -44,6 +45,10 @@ Rounds = Annotated[
 ]
 Modes = Annotated[str, typer.Option("--modes", help="What is measured beside ar, with commas.", metavar="MODES")]
 Slow = Annotated[bool, typer.Option("--slow", help="Also the full lens, t-SNE and UMAP, timed apart.")]
+Minutes = Annotated[
+    float, typer.Option("--minutes", min=0.1, help="How long the page watches while its memory grows.", metavar="MIN")
+]
+Only = Annotated[str, typer.Option("--only", help="What is measured, with commas.", metavar="PARTS")]
 Plot = Annotated[
     Path | None,
     typer.Option("--plot", help="Draw it: an HTML file (and a PNG, with kaleido).", metavar="FILE", show_default=False),
@@ -120,6 +125,31 @@ def analyze(model: Model = "smollm2", slow: Slow = False, as_json: shared.JsonFl
         with capture_extra("bench"):
             from sotscope.bench.analyze import run
         found = run(spinner.report, model=model, slow=slow)
+    _report(found, as_json=as_json)
+
+
+@app.command(
+    "dashboard",
+    epilog=shared.examples("sotscope bench dashboard --json", "sotscope bench dashboard --only pixels,command"),
+)
+def dashboard(
+    model: Model = "smollm2",
+    tokens: NewTokens = 96,
+    pairs: Pairs = 7,
+    minutes: Minutes = 10,
+    only: Only = "pixels,command,decode,open,growth",
+    as_json: shared.JsonFlag = False,
+) -> None:
+    """The live page in a real Chromium: how soon it shows and obeys, what looking costs, whether memory grows."""
+    with Spinner(notes(), lines=True) as spinner:
+        with dashboard_extra("bench dashboard"), capture_extra("bench dashboard"):
+            import sotscope_dashboards.serve  # noqa: F401 - what the server needs is missed before it is started
+
+            from sotscope.bench.dashboard import Sizes, run
+        found = run(
+            spinner.report, model=model, parts=[part.strip() for part in only.split(",") if part.strip()],
+            sizes=Sizes(tokens=tokens, pairs=pairs, minutes=minutes),
+        )  # fmt: skip
     _report(found, as_json=as_json)
 
 

@@ -22,5 +22,8 @@ window.sotscope = window.sotscope || {};
     place.replaceChildren(control);
     place.removeAttribute("data-native");
   };
+  // control and direction characters are shown as what they are
+  const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]/g;
+  S.visible = (text) => text.replace(HIDDEN, (c) => `<U+${c.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}>`);
   S.upgrade = () => document.querySelectorAll(".native[data-native]").forEach(make);
 })(window.sotscope);

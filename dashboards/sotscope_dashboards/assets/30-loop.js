@@ -1,7 +1,7 @@
 // The one request of a tab: asked again when its answer is on the screen, never while the tab is hidden.
 (function (S) {
   "use strict";
-  const PAUSE = 120, IDLE = 600, LOST = 1500;
+  const PAUSE = 120, IDLE = 600, LOST = 1500, SLOW = 4000, HUNG = 60000;
   S.state = { tokens: [], first: 0, run: "", seq: 0 };
   S.have = {};
   let wake = null;
@@ -13,10 +13,12 @@
 
   S.post = async (name, body) => {
     const response = await fetch(S.base() + "api/" + name, {
-      method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
-    if (response.status === 403) throw new Error("This page is not let in any more: open the link that the server printed.");
+      method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal: AbortSignal.timeout(HUNG) });
+    if (response.status === 403) throw new Error("The server was started anew and does not know this page: open the link that it printed, then this page goes on.");
     return response.json();
   };
+  // for what is not the loop's: a server that is gone is the loop's to tell
+  S.tryPost = (name, body) => S.post(name, body).catch((error) => ({ error: error.message, lost: true }));
 
   const wants = () => {
     const found = ["candidates"];
@@ -31,11 +33,14 @@
     for (const name of want) if (S.have[name]) have[name] = S.have[name];
     const asked = { tab: S.tab, look: S.asked(), run, seq, from_token: first, to_token: first + tokens.length, have, wants: want };
     const began = performance.now();
-    const answer = await S.post("look", asked);
+    const late = setTimeout(() => S.banner("The server is busy; waiting for its answer …"), SLOW);
+    const answer = await S.post("look", asked).finally(() => clearTimeout(late));
     if (answer.busy) return;
     if (answer.error) { S.banner(answer.error); return; }
     answer.round_ms = performance.now() - began;
     S.show(answer);
+    await S.beside(answer);
+    await S.watchJob();
   };
 
   S.loop = async () => {
@@ -50,7 +55,9 @@
         await sleep(S.live() ? PAUSE : IDLE);
       } catch (error) {
         S.banner(error instanceof TypeError ? "The server does not answer; trying again …" : error.message);
+        S.lost = S.lost || S.state.run;
         S.state.run = ""; // everything anew when it is back
+        S.have = {};
         await sleep(LOST);
       }
     }

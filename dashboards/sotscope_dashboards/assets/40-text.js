@@ -24,21 +24,23 @@
     if (S.look.colour === "acceptance") return 0;
     return token.entropy === null ? 0 : Math.min(1, token.entropy / 5);
   };
-  const shown = (label) => label.replaceAll("␣", " ").replaceAll("⇥", "\t");
+  const shown = (label) => S.visible(label.replaceAll("␣", " ").replaceAll("⇥", "\t"));
   const words = (token) => {
-    const parts = [`token ${token.at}`, `“${token.labels}”`, token.segment, token.how];
+    const parts = [`token ${token.at}`, `“${S.visible(token.labels)}”`, token.segment, token.how];
     if (token.how !== "given") parts.push(token.mode);
     if (token.entropy !== null) parts.push(`entropy ${token.entropy.toFixed(2)} nats`, `p ${Math.exp(token.logprob).toFixed(2)}`);
-    if (token.norm !== null) parts.push(`norm ${token.norm.toPrecision(4)} in layer ${S.answer.layer}`);
+    if (token.norm !== null && S.answer.layers?.length) parts.push(`norm ${token.norm.toPrecision(4)} in layer ${S.answer.layer}`);
     return parts.join(" · ");
   };
   S.words = words;
 
   const span = (token) => {
     const made = S.el("span", { class: "token", "data-at": token.at });
-    const text = token.special ? token.labels : shown(token.labels);
-    const broken = text.endsWith("⏎");
-    made.textContent = broken ? text.replaceAll("⏎", "↵") : text.replaceAll("⏎", "↵");
+    const text = (token.special ? S.visible(token.labels) : shown(token.labels)).replaceAll("⏎", "↵");
+    const broken = text.endsWith("↵"), begin = text.length - text.trimStart().length;
+    // a space before a word is not coloured: it may hang at the end of a line
+    const lead = begin < text.length ? begin : 0;
+    made.append(text.slice(0, lead), S.el("span", { class: "word", text: text.slice(lead) }));
     if (token.special) made.classList.add("special");
     if (token.how === "given") made.classList.add("given");
     if (token.how === "accepted") made.classList.add("accepted");
@@ -70,10 +72,21 @@
       }
       box.append(...tokens.slice(from - first).flatMap(nodes));
     }
+    S.legend();
     S.$("text-note").textContent = first > (S.answer.start || 0)
       ? `${first.toLocaleString()} earlier tokens are not shown; move the cursor to see them.` : tokens.length ? "" : S.answer.why || "No token yet.";
     if (S.following && S.look.cursor === null && stuck) box.scrollTop = box.scrollHeight;
     S.drawCursor();
+  };
+
+  // what the shades mean, in words
+  S.legend = () => {
+    const { tokens } = S.state, drafted = tokens.some((t) => t.how === "accepted");
+    const modes = [...new Set(tokens.filter((t) => t.how !== "given").map((t) => t.mode))];
+    const said = { entropy: "Shade: entropy, full at 5 nats", norm: "Shade: norm, full at 4 times or a quarter of the median",
+      acceptance: "Shade: mode " }[S.look.colour];
+    S.$("legend").replaceChildren(...(tokens.length ? [said, ...(S.look.colour === "acceptance" ? modes.map((mode) => S.el("span", { class: "swatch", "data-mode": mode, text: mode })) : []),
+      drafted ? " · underlined: accepted draft" : "", S.look.refused ? " · ⊘ refused draft" : ""] : []));
   };
 
   S.drawCursor = () => {

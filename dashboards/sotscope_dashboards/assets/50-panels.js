@@ -20,11 +20,12 @@
       const at = S.cursor();
       Object.assign(figure.layout.shapes[0], { x0: at, x1: at });
     }
-    set(id, { figure });
+    set(id, { figure, style: { height: figure.layout.height || 400 } });
   };
   const drawGrid = (name, grid) => {
     const note = S.$("tab-note");
     note.textContent = grid.note || "";
+    S.$("body-grid").hidden = !grid.columns.length;
     set("grid-tab", { columnDefs: grid.columns, rowData: grid.rows });
   };
   S.plot = (id) => document.querySelector(`#${id} .js-plotly-plot`);
@@ -39,6 +40,7 @@
   S.draw_candidates = (found) => {
     const list = S.$("candidates"), title = S.$("candidates-card-title");
     title.textContent = found.after ? `Next token after “${found.after}”` : "Next token";
+    S.$("branch-note").textContent = found.rows.length && S.answer.engine && S.answer.engine.run === S.answer.run ? "click one to branch" : "";
     const most = Math.max(0.01, ...found.rows.map((row) => row.probability));
     list.replaceChildren(...found.rows.map((row) => {
       const bar = S.el("span", { class: "length" });
@@ -57,7 +59,7 @@
 
   S.draw_words = (found) => {
     const table = S.$("words");
-    if (found.why) { table.replaceChildren(S.el("caption", { class: "note", text: found.why })); return; }
+    if (found.why) { table.replaceChildren(S.el("caption", { class: "empty", text: found.why })); return; }
     const head = S.el("tr", {}, S.el("th", { scope: "col", class: "corner", text: "layer" }),
       ...found.tokens.map((t) => S.el("th", { scope: "col", "data-at": t.at, class: t.at === found.cursor ? "here" : "" }, ...word(t.label))));
     const rows = found.cells.map((cells, i) => S.el("tr", {}, S.el("th", { scope: "row", text: found.layers[i] }),
@@ -67,7 +69,7 @@
         cell.style.setProperty("--strength", (p || 0).toFixed(3));
         return cell;
       })));
-    table.replaceChildren(S.el("caption", { class: "note", text: "the word each layer would say next; the deeper the colour, the surer" }),
+    table.replaceChildren(S.el("caption", { class: "note", text: "Columns: tokens; rows: layers, the last on top. Each cell: the word that layer would say next; the deeper its colour, the surer." }),
       S.el("thead", {}, head), S.el("tbody", {}, ...rows));
   };
 })(window.sotscope);

@@ -6,6 +6,9 @@
 
   S.show = (answer) => {
     S.answer = answer;
+    // a server that was started anew has no run open: go on looking at the one on disk
+    if (S.lost && !answer.run && !S.look.run) S.set({ run: S.lost });
+    S.lost = "";
     const engine = answer.engine;
     const dead = engine && engine.state === "dead" ? engine.text : "";
     S.banner(dead || (answer.run ? "" : engine && engine.state === "starting" ? engine.text : answer.why && S.look.run ? answer.why : ""));
@@ -38,8 +41,10 @@
     say("memory_mb", numbers.memory_mb ? `${(numbers.memory_mb / 1000).toFixed(2)} GB` : "–");
     say("alarms", numbers.alarms ? `▲ ${numbers.alarms}` : numbers.alarms === 0 ? "0" : "–");
     S.$("box-alarms").classList.toggle("alarm", Boolean(numbers.alarms));
-    say("age_ms", numbers.age_ms === undefined ? (answer.run ? answer.state : "–") : state === "paused" || state === "ended" ? state
+    const aged = numbers.age_ms !== undefined && state !== "paused" && state !== "ended";
+    say("age_ms", !answer.run ? "–" : !aged ? (numbers.age_ms === undefined ? answer.state : state)
       : numbers.age_ms < 2000 ? `${numbers.age_ms} ms` : `${(numbers.age_ms / 1000).toFixed(0)} s`);
+    text("unit-age_ms", aged ? "data age" : "run");
     const start = S.$("start");
     if (!start) return;
     const mine = answer.control !== "other", busy = ["starting", "preparing"].includes(state);
@@ -61,7 +66,8 @@
       button.title = has ? "" : `no trained ${mode} drafter for ${engine.model}`;
     }
     const note = S.$("prompt-note");
-    if (note) text("prompt-note", S.refusal || (engine ? `${engine.state}: ${engine.text}` : ""));
+    const doing = engine ? engine.text : "";
+    if (note) text("prompt-note", S.refusal || (doing && doing[0].toUpperCase() + doing.slice(1)));
     S.$("prompt-note")?.classList.toggle("bad", Boolean(S.refusal));
   };
 
@@ -76,9 +82,10 @@
     scrub.style.setProperty("--done", span);
     const recording = answer.state === "recording";
     const follow = S.$("follow");
-    const word = S.following && S.look.cursor === null ? (recording ? "● Following" : "● Newest") : recording ? "○ Follow" : "○ Replay";
-    text("follow", word);
-    follow.setAttribute("aria-pressed", S.following && S.look.cursor === null ? "true" : "false");
+    const newest = S.following && S.look.cursor === null, held = answer.engine && answer.engine.state === "paused" && answer.engine.run === answer.run;
+    text("follow", `${newest ? "●" : "○"} ${recording ? "Follow" : "Newest"}`);
+    follow.setAttribute("aria-pressed", newest ? "true" : "false");
+    text("when", !total ? "" : recording && held ? "paused" : recording && newest ? "live" : "replay");
     text("place", total ? `token ${at.toLocaleString()} / ${(total - 1).toLocaleString()}` : "no tokens");
     const marks = (answer.overview || { marks: [] }).marks;
     S.$("marks").replaceChildren(...marks.map((mark) => {
@@ -86,7 +93,9 @@
       made.style.left = `${(100 * mark.at) / Math.max(1, total - 1)}%`;
       return made;
     }));
-    text("layer-name", answer.layers && answer.layers.length ? `layer ${answer.layer}` : "");
+    const layers = answer.layers || [];
+    text("layer-name", layers.length ? `layer ${answer.layer}` : "");
+    S.$("low").placeholder = layers.length ? layers[0] : ""; S.$("high").placeholder = layers.length ? layers[layers.length - 1] : "";
   };
 
   const sequences = (answer) => {
@@ -101,11 +110,10 @@
         text: s.parent < 0 ? `sequence ${s.seq_id}` : `branch ${s.seq_id} of ${s.parent} at ${s.parent_pos}` })));
     }
     pick.value = answer.seq;
-    S.sideBySide(answer, all.find((s) => s.seq_id === answer.seq));
   };
   // a branch is read beside what it left
-  S.sideBySide = async (answer, own) => {
-    const other = S.$("other-text");
+  S.beside = async (answer) => {
+    const other = S.$("other-text"), own = (answer.sequences || []).find((s) => s.seq_id === answer.seq);
     if (!own || own.parent < 0) { other.hidden = true; other.dataset.key = ""; return; }
     const key = `${answer.run}/${own.parent}/${own.parent_pos}/${answer.layer}`;
     if (other.dataset.key === key) return;
@@ -113,7 +121,7 @@
     const look = { run: answer.run, seq: own.parent, start: Math.max(0, own.parent_pos - 1), stop: own.parent_pos + 200, theme: S.theme() };
     const found = await S.post("look", { tab: S.tab + "-b", look, wants: [] });
     if (!found.frame) return;
-    const words = found.frame.labels.slice(own.parent_pos - found.frame.start).join("").replaceAll("␣", " ").replaceAll("⏎", "\n");
+    const words = S.visible(found.frame.labels.slice(own.parent_pos - found.frame.start).join("").replaceAll("␣", " ").replaceAll("⏎", "\n"));
     other.replaceChildren(S.el("h3", { text: `Sequence ${own.parent} went on from token ${own.parent_pos}:` }), S.el("p", { text: words }));
     other.hidden = false;
   };

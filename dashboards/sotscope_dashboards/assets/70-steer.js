@@ -5,7 +5,7 @@
     ["[ ]", "layer below, above"], ["L", "follow the newest tokens"], ["S", "one step"], ["V", "simple or full view"], ["?", "these keys"]];
 
   const send = async (command) => {
-    const answer = await S.post("command", { tab: S.tab, command });
+    const answer = await S.tryPost("command", { tab: S.tab, command });
     S.refusal = answer.error || "";
     if (answer.error) S.wanted = null;
     S.soon();
@@ -98,7 +98,6 @@
     delete S.have[name];
     S.soon();
   };
-  S.showTab = tab; S.showView = view;
 
   const csv = (panel) => {
     const look = encodeURIComponent(JSON.stringify(S.asked()));
@@ -140,22 +139,18 @@
 
   // -- jobs: t-SNE and UMAP --------------------------------------------------------------------------------------
   const job = async (what) => {
-    let found = await S.post("job", { tab: S.tab, look: S.asked(), ...what });
-    for (;;) {
-      S.job = found;
-      const note = S.$("job-note");
-      if (!note) return;
-      const name = { tsne: "t-SNE", umap: "UMAP" }[found.method] || "";
-      note.textContent = found.error ? found.error : found.state === "working" ? `${name} of ${found.rows} tokens: ${found.seconds.toFixed(0)} s …`
-        : found.state === "done" ? `${name}, layer ${found.layer}; ${found.notes.join("; ")}` : "";
-      S.$("job-cancel").hidden = found.state !== "working";
-      S.$("job-clear").hidden = found.state !== "done";
-      if (found.state === "done") drawJob(found, name);
-      if (found.state !== "working") return;
-      await new Promise((done) => setTimeout(done, 500));
-      found = await S.post("job", { tab: S.tab });
-    }
+    const found = S.job = await S.tryPost("job", { tab: S.tab, look: S.asked(), ...what });
+    const note = S.$("job-note");
+    if (!note) return;
+    const name = { tsne: "t-SNE", umap: "UMAP" }[found.method] || "";
+    note.textContent = found.error ? found.error : found.state === "working" ? `${name} of ${found.rows} tokens: ${found.seconds.toFixed(0)} s …`
+      : found.state === "done" ? [`${name}, layer ${found.layer}`, ...found.notes].join("; ") : "";
+    S.$("job-cancel").hidden = found.state !== "working";
+    S.$("job-clear").hidden = found.state !== "done";
+    if (found.state === "done") drawJob(found, name);
   };
+  // asked for between two looks: one request at a time
+  S.watchJob = () => (S.job && S.job.state === "working" ? job({}) : null);
   const drawJob = (found, name) => {
     const layout = JSON.parse(JSON.stringify((S.figures["graph-tab"] || { layout: {} }).layout));
     layout.annotations = []; layout.uirevision = `${name}${Math.random()}`;

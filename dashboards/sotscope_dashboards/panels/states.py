@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,13 +14,17 @@ from sotscope_dashboards.panels.contract import Panel
 from sotscope_dashboards.pooling import COLUMNS, Grid, pool
 from sotscope_dashboards.scene import Scene
 
-HEIGHT = 430
+HEIGHT = 380
 UNITS = {
     "norm": "L2 norm ÷ layer's median", "max_abs": "largest number ÷ layer's median",
     "change": "change from the token before ÷ layer's median", "cosine": "cosine to the token before",
 }  # fmt: skip
-BANDS = {"yaxis": [0.46, 1.0], "yaxis2": [0.30, 0.40], "yaxis3": [0.12, 0.25], "yaxis4": [0.0, 0.06]}
+BANDS = {"yaxis": [0.43, 1.0], "yaxis2": [0.27, 0.37], "yaxis3": [0.105, 0.215], "yaxis4": [0.0, 0.05]}
 TICKS = 10
+NAMED = 0.06
+"""Share of the view from which on a stretch of one mode is named."""
+CAPTION = 0.12
+"""Share of the view that a band's caption takes."""
 FAR = 8.0
 """Robust standard deviations from the median at which the colours end."""
 
@@ -44,15 +49,15 @@ class States(Panel):
         values = cells(scene)
         grid = pool(values)
         heat, said = _heatmap(scene, grid)
-        lines, notes = _lines(scene), _marks(scene)
+        lines = _lines(scene)
         start, stop = scene.range
         layout = style.layout(
             theme, HEIGHT, uirevision=f"{scene.look.run}/{scene.look.seq}", bargap=0, hovermode="closest",
-            xaxis={"range": [start - 0.5, stop - 0.5], "anchor": "free", "position": 0, "title": {"text": ""}, **_ticks(scene)},
-            margin={"l": 46, "r": 64, "t": 8, "b": 40},
+            xaxis={"range": [start - 0.5, stop - 0.5], "anchor": "free", "position": 0, **_ticks(scene)},
+            margin={"l": 46, "r": 52, "t": 20, "b": 38},
             shapes=[{"type": "line", "xref": "x", "yref": "paper", "x0": scene.cursor, "x1": scene.cursor, "y0": 0,
                      "y1": 1, "line": {"color": style.THEMES[theme]["ink"], "width": 1}}],
-            annotations=[*_captions(said, theme), *notes[1]],
+            annotations=_captions(said, _changes(scene), theme),
         )  # fmt: skip
         axis = layout["yaxis"]
         for name, domain in BANDS.items():
@@ -61,7 +66,7 @@ class States(Panel):
         layout["yaxis2"] |= {"rangemode": "tozero", "nticks": 3, "fixedrange": True}
         layout["yaxis3"] |= {"rangemode": "tozero", "nticks": 3, "fixedrange": True}
         layout["yaxis4"] |= {"visible": False, "range": [0, 1], "fixedrange": True}
-        return {"data": [heat, _steps(scene), *lines, *notes[0]], "layout": layout}
+        return {"data": [heat, _steps(scene), *lines, _marks(scene)], "layout": layout}
 
     def table(self, scene: Scene) -> pd.DataFrame:
         if scene.run is None or not len(scene.rows):
@@ -170,7 +175,7 @@ def _lines(scene: Scene) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _marks(scene: Scene) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _marks(scene: Scene) -> dict[str, Any]:
     """Commands and alarms as marks with words, at the token where they took effect; at most 40 are written out."""
     start, stop = scene.range
     found = []
@@ -185,21 +190,33 @@ def _marks(scene: Scene) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
             found.append((at, "circle", f"branch {event['seq']}", "accent"))
     shown = [mark for mark in found if mark[0] is not None and start <= mark[0] < stop]
     colours = style.THEMES[scene.look.theme]
-    trace = {
+    return {
         "type": "scatter", "mode": "markers+text", "yaxis": "y4", "x": [mark[0] for mark in shown],
         "y": [0.5] * len(shown), "text": [style.escaped(mark[2])[:40] for mark in shown[:40]],
         "textposition": "middle right", "textfont": {"color": [colours[mark[3]] for mark in shown]},
         "marker": {"symbol": [mark[1] for mark in shown], "size": 9, "color": [colours[mark[3]] for mark in shown]},
         "hovertemplate": "token %{x}: %{text}<extra></extra>", "cliponaxis": False, "name": "events",
     }  # fmt: skip
-    return [trace], []
 
 
-def _captions(said: str, theme: str) -> list[dict[str, Any]]:
-    places = {"tokens a step": 0.405, "entropy (nats) — and margin ···": 0.255, "alarms and commands": 0.065}
+def _changes(scene: Scene) -> list[tuple[int, str]]:
+    """Where a mode begins, and its name: bars are not told apart by colour alone. Short stretches are left out."""
+    modes, start, names = scene.tokens.modes, scene.range[0], []
+    begins = [i for i in range(len(modes)) if not i or modes[i] != modes[i - 1]]
+    for begin, end in pairwise([*begins, len(modes)]):
+        at = max(begin, round(CAPTION * len(modes)))  # right of the caption of the band
+        if end - at >= NAMED * len(modes) and modes[begin] != "prompt":
+            names.append((start + at, modes[begin]))
+    return names
+
+
+def _captions(said: str, modes: list[tuple[int, str]], theme: str) -> list[dict[str, Any]]:
+    places = {"tokens a step": 0.375, "entropy (nats) — and margin ···": 0.22, "alarms and commands": 0.055}
     base = {"xref": "paper", "yref": "paper", "x": 0, "xanchor": "left", "yanchor": "bottom", "showarrow": False,
             "font": {"size": 10, "color": style.THEMES[theme]["soft"]}}  # fmt: skip
-    return [{**base, "text": said, "y": 1.0}] + [{**base, "text": text, "y": y} for text, y in places.items()]
+    named = [{**base, "xref": "x", "x": at - 0.5, "y": 0.375, "text": mode} for at, mode in modes]
+    rows = [{**base, "text": text, "y": y} for text, y in places.items()]
+    return [{**base, "text": said, "y": 1.0}, *rows, *named]
 
 
 def _ticks(scene: Scene) -> dict[str, Any]:
