@@ -9,14 +9,13 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
-from sotscope_dashboards.catalog import PANELS
-
 import sotscope
 from sotscope import config
 from sotscope.capture import layers
 from sotscope.catalog import ANALYZERS, DRAFTERS, FAMILIES, GATES, PREDICTORS, SITES
 from sotscope.live.commands import BranchAt, Pace, Pause, Resume, Set, Start, StepOnce, Stop, _Command
 from sotscope.store import layout, tokens
+from sotscope_dashboards.catalog import PANELS
 
 PAGE = Path(__file__).parent / "reference.md"
 

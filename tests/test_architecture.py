@@ -11,10 +11,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-import sotscope_dashboards.catalog
-import sotscope_hooks
 
 import sotscope
+import sotscope_dashboards.catalog
+import sotscope_hooks
 from sotscope import catalog
 from sotscope.registry import Registry
 

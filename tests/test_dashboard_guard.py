@@ -9,11 +9,11 @@ from typing import Any
 import dash
 import pytest
 from dash import Input, Output, dcc, html
-from sotscope_dashboards.guard import Guard, host_name
-from sotscope_dashboards.serve import script_hashes
 from werkzeug.test import Client, TestResponse
 
 from sotscope.errors import ConfigError
+from sotscope_dashboards.guard import Guard, host_name
+from sotscope_dashboards.serve import script_hashes
 
 HERE = "127.0.0.1:8050"
 ROUTES = [

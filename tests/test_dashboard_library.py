@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sotscope_dashboards import library as module
-from sotscope_dashboards.library import Library
-from sotscope_dashboards.summary import stamp_of
 from store_helpers import make_run, wait_until, writer_process
 
 from sotscope.errors import StoreError
 from sotscope.store.reader import open_run
 from sotscope.testing.runs import write_run
+from sotscope_dashboards import library as module
+from sotscope_dashboards.library import Library
+from sotscope_dashboards.summary import stamp_of
 
 GONE = "no such run here any more"
 WORDS = {0: "Why", 1: " is", 2: "\u202ethe", 3: "\n sky"}

@@ -13,6 +13,14 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 from numpy.typing import NDArray
+from store_helpers import Source, make_spec, piece_of, rows_at
+
+from sotscope.analysis.run import analyze
+from sotscope.events import Branch, Draft, Piece, Step
+from sotscope.store.layout import RunSpec
+from sotscope.store.reader import Run, open_run
+from sotscope.store.writer import RunWriter
+from sotscope.testing.runs import write_run
 from sotscope_dashboards.look import Look
 from sotscope_dashboards.panels.contract import Panel
 from sotscope_dashboards.panels.dimensions import ROWS, Dimensions, sampled
@@ -23,14 +31,6 @@ from sotscope_dashboards.panels.latency import BARS, Latency
 from sotscope_dashboards.panels.layers import Layers
 from sotscope_dashboards.panels.projection import POINTS, Projection
 from sotscope_dashboards.scene import Scene
-from store_helpers import Source, make_spec, piece_of, rows_at
-
-from sotscope.analysis.run import analyze
-from sotscope.events import Branch, Draft, Piece, Step
-from sotscope.store.layout import RunSpec
-from sotscope.store.reader import Run, open_run
-from sotscope.store.writer import RunWriter
-from sotscope.testing.runs import write_run
 
 PANELS: list[type[Any]] = [Layers, Drafts, Heads, Latency, Events, Dimensions, Projection]
 FIGURES = [panel for panel in PANELS if panel.kind == "figure"]

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import pytest
 from cli_helpers import call, mistake, popen, spawn
-from sotscope_dashboards.library import Library
-from sotscope_dashboards.serve import PORT
 from store_helpers import wait_until
 
 from sotscope.testing.runs import write_run
+from sotscope_dashboards.library import Library
+from sotscope_dashboards.serve import PORT
 
 APP = """
 import os, sys, types

@@ -53,7 +53,7 @@ class Request(BaseModel):
     from_token: int = 0
     to_token: int = 0
     have: dict[str, str] = Field(default_factory=dict)
-    wants: list[str] = Field(default_factory=list, max_length=8)
+    wants: list[str] = Field(default_factory=list, max_length=16)
 
 
 class Answers:

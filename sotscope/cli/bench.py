@@ -144,7 +144,6 @@ def dashboard(
     with Spinner(notes(), lines=True) as spinner:
         with dashboard_extra("bench dashboard"), capture_extra("bench dashboard"):
             import sotscope_dashboards.serve  # noqa: F401 - what the server needs is missed before it is started
-
             from sotscope.bench.dashboard import Sizes, run
         found = run(
             spinner.report, model=model, parts=[part.strip() for part in only.split(",") if part.strip()],
