@@ -232,7 +232,8 @@ from pathlib import Path
 from sotscope.live.client import Engine
 if __name__ == "__main__":
     engine = Engine(Path(sys.argv[1]), sys.argv[2])
-    answer = engine.send({"kind": "start", "delay_ms": 50, "settings": {"input": {"prompt": "why?"}, "decode": {"max_new_tokens": 120}}})
+    settings = {"input": {"prompt": "why?"}, "decode": {"max_new_tokens": 120}}
+    answer = engine.send({"kind": "start", "delay_ms": 50, "settings": settings})
     print(engine._process.pid, engine.status.run, answer.error, flush=True)
     time.sleep(600)
 """

@@ -15,19 +15,21 @@ from sotscope_dashboards.native import native, wild
 from sotscope_dashboards.page_watch import GRAPH
 
 COLUMNS = [
-    {"field": "name", "headerName": "run", "flex": 4, "minWidth": 170, "cellRenderer": "RunLink",
+    {"field": "name", "headerName": "run", "flex": 4, "minWidth": 140, "cellRenderer": "RunLink",
      "tooltipField": "name"},
-    {"field": "prompt", "headerName": "prompt", "flex": 4, "minWidth": 130, "tooltipField": "prompt"},
-    {"field": "started", "headerName": "started", "width": 150, "sort": "desc",
+    {"field": "prompt", "headerName": "prompt", "flex": 4, "minWidth": 100, "tooltipField": "prompt"},
+    {"field": "started", "headerName": "started", "width": 142, "sort": "desc",
      "valueFormatter": {"function": "when(params.value)"}},
-    {"field": "mode", "headerName": "mode", "width": 92},
-    {"field": "model", "headerName": "model", "width": 110, "tooltipField": "model"},
-    {"field": "rows", "headerName": "rows", "type": "rightAligned", "width": 84,
+    {"field": "mode", "headerName": "mode", "width": 90},
+    {"field": "model", "headerName": "model", "width": 96, "tooltipField": "model"},
+    {"field": "rows", "headerName": "rows", "type": "rightAligned", "width": 72,
      "valueFormatter": {"function": "d3.format(',')(params.value)"}},
-    {"field": "bytes", "headerName": "size (MB)", "type": "rightAligned", "width": 104,
+    {"field": "bytes", "headerName": "size (MB)", "type": "rightAligned", "width": 96,
      "valueFormatter": {"function": "d3.format(',.1f')(params.value / 1e6)"}},
-    {"field": "state", "headerName": "state", "width": 112, "tooltipField": "problem"},
+    {"field": "state", "headerName": "state", "width": 104, "tooltipField": "problem"},
 ]  # fmt: skip
+LINE = 34
+"""Pixels of a line of the list."""
 
 
 def runs_page(library: Library) -> Any:
@@ -41,7 +43,7 @@ def runs_page(library: Library) -> Any:
         dashGridOptions={"rowSelection": {"mode": "multiRow", "enableClickSelection": False},
                          "selectionColumnDef": {"width": 44}, "enableCellTextSelection": True,
                          "tooltipShowDelay": 200},
-        style={"height": "calc(100vh - 150px)"},
+        style={"height": f"min(100vh - 150px, {LINE * len(entries) + 40}px)"},
     )  # fmt: skip
     tools = html.Div(
         [native("input", "runs-search", "Search runs", type="search", placeholder="Search runs"),
@@ -69,8 +71,12 @@ def compare_page(library: Library, ids: list[str]) -> Any:
         return html.Main([html.H1("Compare"), html.P(f"{error} Choose runs on the page Runs.", className="empty")],
                          className="single")  # fmt: skip
     table = report.tables["runs"] if "runs" in report.tables else next(iter(report.tables.values()))
-    head = html.Thead(html.Tr([html.Th(str(column).replace("_", " ")) for column in table.columns]))
-    rows = [html.Tr([html.Td(_cell(value)) for value in line]) for line in table.itertuples(index=False)]
+    facts = table.set_index(table.columns[0]).T  # runs side by side
+    head = html.Thead(html.Tr([html.Th(text) for text in ("", *map(str, facts.columns))]))
+    rows = [
+        html.Tr([html.Th(str(name).replace("_", " "), scope="row"), *(html.Td(_cell(value)) for value in line)])
+        for name, line in zip(facts.index, facts.to_numpy(object), strict=True)
+    ]
     figures = []
     for name in report.figures:
         figure = report.figure(name)
@@ -84,7 +90,7 @@ def compare_page(library: Library, ids: list[str]) -> Any:
     left = [html.P("Left out: " + "; ".join(report.left_out), className="note")] if report.left_out else []
     return html.Main(
         [html.H1("Compare"), html.Ul(findings, className="findings"), *left,
-         html.Div(html.Table([head, html.Tbody(rows)]), className="wide"), html.Div(figures, className="figures")],
+         html.Div(html.Table([head, html.Tbody(rows)]), className="wide", tabIndex=0), html.Div(figures, className="figures")],
         className="single",
     )  # fmt: skip
 

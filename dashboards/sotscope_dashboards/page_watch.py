@@ -164,7 +164,7 @@ def _tabs(panels: dict[str, Panel]) -> Any:
     head = html.Div(
         [html.H2("What each layer would say", id="words-title"),
          html.Div(tabs, className="view-tabs", role="tablist", **wild({"aria-label": "Details"})),
-         html.Div([html.Span("", id="layer-name", className="note full"), _csv("words"), *helps], className="tools")],
+         html.Div([html.Div(_select("layer", "layer", []), className="full"), _csv("words"), *helps], className="tools")],
         className="card-head",
     )  # fmt: skip
     return html.Section([head, *[html.P("", id="tab-note", className="note")], *body], id="tabs-card",

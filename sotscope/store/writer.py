@@ -132,7 +132,7 @@ class RunWriter:
                     *step.next_ids,
                     *rows.top_id.ravel().tolist(),
                     *(d.token for d in step.drafts),
-                ),  # fmt: skip
+                ),
                 nbytes=rows.nbytes,
             )
         )

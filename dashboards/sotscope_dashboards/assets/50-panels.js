@@ -26,7 +26,7 @@
     const note = S.$("tab-note");
     note.textContent = grid.note || "";
     S.$("body-grid").hidden = !grid.columns.length;
-    set("grid-tab", { columnDefs: grid.columns, rowData: grid.rows });
+    set("grid-tab", { columnDefs: grid.columns, rowData: grid.rows, style: { height: Math.min(380, 60 + 42 * grid.rows.length) } });
   };
   S.plot = (id) => document.querySelector(`#${id} .js-plotly-plot`);
   S.moveLine = (at) => {
@@ -59,7 +59,12 @@
 
   S.draw_words = (found) => {
     const table = S.$("words");
-    if (found.why) { table.replaceChildren(S.el("caption", { class: "empty", text: found.why })); return; }
+    if (found.why) {
+      const begin = S.$("start") && !S.answer.run ? [S.el("p", { text: "The words appear on the left; here, what each layer of the model would say." }),
+        S.el("button", { class: "primary begin", text: "▶ Start" })] : [];
+      table.replaceChildren(S.el("caption", { class: "empty" }, S.el("p", { text: found.why }), ...begin));
+      return;
+    }
     const head = S.el("tr", {}, S.el("th", { scope: "col", class: "corner", text: "layer" }),
       ...found.tokens.map((t) => S.el("th", { scope: "col", "data-at": t.at, class: t.at === found.cursor ? "here" : "" }, ...word(t.label))));
     const rows = found.cells.map((cells, i) => S.el("tr", {}, S.el("th", { scope: "row", text: found.layers[i] }),

@@ -26,8 +26,7 @@
     S.drawPanels(answer.panels);
     scrubber(answer);
     sequences(answer);
-    const marked = S.cursor();
-    document.body.dataset.cursor = marked;
+    S.$("watch").classList.toggle("blank", !answer.run);
   };
 
   const bar = (answer) => {
@@ -94,7 +93,13 @@
       return made;
     }));
     const layers = answer.layers || [];
-    text("layer-name", layers.length ? `layer ${answer.layer}` : "");
+    const pick = S.$("layer");
+    pick.closest("label").hidden = !layers.length;
+    if (pick.dataset.key !== layers.join()) {
+      pick.dataset.key = layers.join();
+      pick.replaceChildren(...layers.map((k) => S.el("option", { value: k, text: k })));
+    }
+    pick.value = answer.layer;
     S.$("low").placeholder = layers.length ? layers[0] : ""; S.$("high").placeholder = layers.length ? layers[layers.length - 1] : "";
   };
 

@@ -66,9 +66,11 @@
     S.drawCursor();
   };
   const follow = () => S.set({ start: null, stop: null, cursor: null });
+  // the text is asked for anew: its norms are those of the layer
+  const toLayer = (number) => { S.set({ layer: number }); S.redraw = true; S.state.run = ""; };
   const layer = (by) => {
     const layers = (S.answer && S.answer.layers) || [], at = layers.indexOf(S.answer && S.answer.layer);
-    if (at >= 0) { S.set({ layer: layers[Math.max(0, Math.min(layers.length - 1, at + by))] }); S.redraw = true; S.state.run = ""; }
+    if (at >= 0) toLayer(layers[Math.max(0, Math.min(layers.length - 1, at + by))]);
   };
   const view = (name) => {
     S.set({ view: name });
@@ -179,6 +181,7 @@
     const at = event.target.closest("button, .token, td[data-at], th[data-at]");
     if (!at) return;
     if (at.id === "start") press();
+    else if (at.classList.contains("begin")) S.$("start").click();
     else if (at.id === "step") step();
     else if (at.id === "stop") send({ kind: "stop" });
     else if (at.classList.contains("mode")) mode(at.dataset.mode);
@@ -211,6 +214,7 @@
     const id = event.target.id;
     if (id === "colour" || id === "scalar") { S.set({ [id]: event.target.value }); S.redraw = true; }
     else if (id === "sequence") S.set({ seq: Number(event.target.value), cursor: null, start: null, stop: null });
+    else if (id === "layer") toLayer(Number(event.target.value));
     else if (id === "low" || id === "high") S.set({ [id]: number(id) });
     else change(id);
   });

@@ -32,7 +32,7 @@
     S.banner("");
     if (seen === S.listed) return;
     S.listed = seen;
-    window.dash_clientside.set_props("runs-grid", { rowData: found });
+    window.dash_clientside.set_props("runs-grid", { rowData: found, style: { height: `min(100vh - 150px, ${34 * found.length + 40}px)` } });
     S.$("runs-place").hidden = !found.length; S.$("runs-empty").hidden = found.length > 0;
   };
   const keep = async () => {

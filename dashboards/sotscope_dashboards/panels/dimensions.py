@@ -23,16 +23,16 @@ SIZED = 256
 """Rows that median sizes are made of, at most."""
 NAMED = 8
 """Outlier dimensions that the note names."""
-NUMERIC = {"type": "numericColumn", "sortable": True, "width": 120}
+NUMERIC = {"type": "numericColumn", "sortable": True, "width": 100}
 COLUMNS: list[dict[str, Any]] = [
     {"field": "dim", "headerName": "dimension", **NUMERIC},
     {"field": "variance", "headerName": "variance", **NUMERIC, "sort": "desc"},
-    {"field": "share", "headerName": "share of variance (%)", **NUMERIC, "width": 170},
-    {"field": "entropy", "headerName": "entropy (nats)", **NUMERIC},
-    {"field": "stability", "headerName": "stability (−1 to 1)", **NUMERIC, "width": 150},
+    {"field": "share", "headerName": "of variance (%)", **NUMERIC, "width": 128},
+    {"field": "entropy", "headerName": "entropy (nats)", **NUMERIC, "width": 120},
+    {"field": "stability", "headerName": "stability (−1 to 1)", **NUMERIC, "width": 138},
     {"field": "trend", "headerName": "over the view", "cellRenderer": "Sparkline", "sortable": False, "flex": 1,
-     "minWidth": 140},
-    {"field": "outlier", "headerName": "stands out", "sortable": True, "width": 130},
+     "cellDataType": False, "minWidth": 120},
+    {"field": "outlier", "headerName": "stands out", "sortable": True, "width": 104},
 ]  # fmt: skip
 
 

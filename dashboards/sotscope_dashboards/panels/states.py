@@ -63,10 +63,11 @@ class States(Panel):
         for name, domain in BANDS.items():
             layout[name] = {**axis, "domain": domain, "anchor": "x"}
         layout["yaxis"] |= {"title": {"text": "layer"}, "showgrid": False, "fixedrange": True}
-        layout["yaxis2"] |= {"rangemode": "tozero", "nticks": 3, "fixedrange": True}
+        bars, tallest = _steps(scene)
+        layout["yaxis2"] |= {"range": [0, tallest * 1.05], "dtick": -(-tallest // 2), "fixedrange": True}
         layout["yaxis3"] |= {"rangemode": "tozero", "nticks": 3, "fixedrange": True}
         layout["yaxis4"] |= {"visible": False, "range": [0, 1], "fixedrange": True}
-        return {"data": [heat, _steps(scene), *lines, _marks(scene)], "layout": layout}
+        return {"data": [heat, bars, *lines, _marks(scene)], "layout": layout}
 
     def table(self, scene: Scene) -> pd.DataFrame:
         if scene.run is None or not len(scene.rows):
@@ -121,7 +122,7 @@ def _heatmap(scene: Scene, grid: Grid) -> tuple[dict[str, Any], str]:
         "zmin": low, "zmax": high, "name": scalar, "hoverongaps": False,
         "colorscale": style.DIVERGING if scalar == "cosine" else style.SEQUENTIAL,
         "hovertemplate": "token %{x:.0f}, layer %{y}: %{z:.3g}<extra></extra>",
-        "colorbar": {"len": 0.54, "y": 1, "yanchor": "top", "thickness": 10, "outlinewidth": 0, "nticks": 5},
+        "colorbar": {"len": 0.6, "y": 1, "yanchor": "top", "thickness": 10, "outlinewidth": 0, "nticks": 5},
     }  # fmt: skip
     if scalar == "cosine":
         trace["reversescale"] = True
@@ -136,8 +137,8 @@ def _colours(finite: NDArray[np.float64]) -> tuple[float, float]:
     return (low, high) if high > low else (low, low + 1e-6)
 
 
-def _steps(scene: Scene) -> dict[str, Any]:
-    """A bar a step: as wide as its rows, as high as the tokens it gave, coloured and named by its mode."""
+def _steps(scene: Scene) -> tuple[dict[str, Any], int]:
+    """A bar a step: as wide as its rows, as high as the tokens it gave, coloured and named by its mode; and the most."""
     steps = scene.run.steps_at(scene.rows) if scene.run is not None else np.zeros(0)
     begins = np.flatnonzero(np.diff(steps, prepend=-1))
     width = np.diff([*begins, len(steps)])
@@ -149,12 +150,13 @@ def _steps(scene: Scene) -> dict[str, Any]:
         height = np.maximum.reduceat(height, keep)
         width = np.add.reduceat(width, keep)
         begins, modes = begins[keep], [modes[i] for i in keep]
-    return {
+    trace = {
         "type": "bar", "yaxis": "y2", "x": style.typed(scene.range[0] + begins + (width - 1) / 2.0),
         "y": style.typed(height), "width": style.typed(np.maximum(width - 0.12, 0.2)), "customdata": modes,
         "marker": {"color": [style.MODE_COLOURS.get(mode, style.MODE_COLOURS["other"]) for mode in modes]},
         "hovertemplate": "%{customdata}: %{y} tokens in a step<extra></extra>", "name": "accepted",
     }  # fmt: skip
+    return trace, max(1, int(height.max()))
 
 
 def _lines(scene: Scene) -> list[dict[str, Any]]:
