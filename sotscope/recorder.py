@@ -5,18 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 import torch
 from numpy.typing import NDArray
 
 from sotscope.analysis.head import FILE, cached
 from sotscope.capture.plan import make_plan
-from sotscope.capture.selfcheck import SelfCheck, self_check
+from sotscope.capture.selfcheck import SelfCheck
 from sotscope.capture.tap import Captured, Tap, nonfinite_alarm
 from sotscope.capture.watch import StateWatch
 from sotscope.config import RunConfig
@@ -46,6 +45,7 @@ from sotscope.store.forecast import Forecast, check_forecast
 from sotscope.store.reader import Run, open_run
 from sotscope.store.runs import default_path
 from sotscope.store.writer import Rows, RunWriter
+from sotscope.summary import Summary, check_rows, summarise
 
 Progress = Callable[[Step, "Recording"], None]
 
@@ -117,29 +117,6 @@ def recording(
         raise
 
 
-@dataclass(frozen=True)
-class Summary:
-    """What a finished recording amounts to; the fields of ``record --json``."""
-
-    run: str
-    model: str
-    mode: str
-    policy: str
-    lossy: bool
-    believed: int
-    prompt_tokens: int
-    new_tokens: int
-    rows: int
-    finish_reason: str
-    text: str
-    tokens_per_second: float
-    tokens_per_forward: float
-    bytes: int
-    self_check: dict[str, Any]
-    stalled_ms: float
-    alarms: list[dict[str, Any]]
-
-
 class Recording:
     """One sequence being decoded into one run. Made by ``recording``."""
 
@@ -199,6 +176,9 @@ class Recording:
         self._branch = Branch(0, len(self.prompt.ids))
         """The sequence that is being decoded."""
         self._steps = 0
+        self.new_tokens = self.forwards = 0
+        self.decode_s = 0.0
+        """Of all sequences: tokens that became rows' choices, forwards that chose them, seconds."""
         self.controls = Controls(self.maker.checked)
         """Changes mode, window, policy, gates and sampling at the next step: ``controls.set(mode="sot")``. From any
         thread."""
@@ -251,7 +231,7 @@ class Recording:
         decode, capture = self.settings.decode, self.settings.capture
         self.decoder = self._decoder(self.parts)
         sampler = self.decoder.sampler
-        self._was_lossy = self.parts.lossy
+        self.was_lossy = self.parts.lossy
         pieces = PieceTable(self.loaded.tokenizer).piece if self.loaded.tokenizer is not None else None
         about = self.loaded.describe()
         self.writer = RunWriter(
@@ -274,7 +254,7 @@ class Recording:
             stop=[*decode.stop, *sampler.stop],
             seed=decode.seed,
             policy=self.decoder.parts.judge,
-            lossy=self._was_lossy,
+            lossy=self.was_lossy,
             versions=versions(),
             warnings=[*self.prompt.warnings, *self.settings.notices, *self.notices],
             device=str(self.loaded.model.device),
@@ -328,6 +308,8 @@ class Recording:
         """Note how the current sequence ended, once."""
         if self._branch.finish == "open":
             self._branch = replace(self._branch, finish=reason)
+            self.decode_s += (self.decoder.outcome or self.decoder.so_far(reason)).decode_s
+            self.forwards += self.decoder.decode_steps
             self.writer.sequence(self._branch)
 
     def on_step(self, step: Step) -> None:
@@ -352,6 +334,7 @@ class Recording:
             segments=segment_codes(self._segments[step.pos : step.pos + step.rows]),
         )
         self.rows += step.rows
+        self.new_tokens += sum(token >= 0 for token in step.next_ids) if step.mode != "prompt" else 0
         self.believed += sum(draft.reason == "believed" for draft in step.drafts)
         self.writer.commit(
             step,
@@ -362,7 +345,7 @@ class Recording:
         )
 
     def on_command(self, command: Command) -> None:
-        self._was_lossy |= self.decoder.parts.lossy
+        self.was_lossy |= self.decoder.parts.lossy
         self.writer.event("command", id=command.id, changes=dict(command.changes), step=command.step, pos=command.pos)
 
     def on_alarm(self, alarm: Alarm) -> None:
@@ -397,7 +380,7 @@ class Recording:
             return
         self.writer.flush()
         if self.settings.capture.self_check and self.writer.failure is None:
-            self.check = self._self_check()
+            self.check = check_rows(self)
         self._end(self._branch.finish, outcome.detail if outcome else "")
 
     def fail(self, error: BaseException) -> None:
@@ -411,48 +394,10 @@ class Recording:
 
     def _end(self, reason: str, detail: str) -> None:
         self._end_sequence(reason)
-        self.summary = self._summarise(reason)
+        self.summary = summarise(self, reason)
         outcome = {k: v for k, v in vars(self.summary).items() if k not in ("run", "alarms", "bytes")}
         self.writer.event("outcome", **outcome, detail=detail)
         self.writer.close(complete=reason not in ("interrupted", "error"))
-
-    def _summarise(self, reason: str) -> Summary:
-        outcome = self.decoder.outcome
-        # of a step that was broken off, only what became rows counts
-        new_tokens = outcome.new_tokens if outcome else max(0, self.rows - len(self.prompt.ids) + 1)
-        seconds = (outcome or self.decoder.so_far(reason)).decode_s
-        return Summary(
-            run=str(self.path),
-            model=self.loaded.name,
-            mode=self.drafter.mode,
-            policy=self.decoder.parts.judge,
-            lossy=self._was_lossy,
-            believed=self.believed,
-            prompt_tokens=len(self.prompt.ids),
-            new_tokens=new_tokens,
-            rows=self.rows,
-            finish_reason=reason,
-            text=self.decoder.text.text,
-            tokens_per_second=round(new_tokens / seconds, 2) if new_tokens else 0.0,
-            tokens_per_forward=round(new_tokens / max(1, self.decoder.decode_steps), 3),
-            bytes=self.writer.bytes_written,
-            self_check=self.check.as_dict(),
-            stalled_ms=round(self.writer.stalled_ms, 1),
-            alarms=[{"kind": a.kind, "message": a.message, **a.data} for a in self.alarms],
-        )
-
-    def _self_check(self) -> SelfCheck:
-        if any(alarm.kind in ("non_finite", "overflow") for alarm in self.alarms):
-            return SelfCheck(passed=False, skipped="the states are not finite; there is nothing to compare")
-        run = open_run(self.path, live=True)
-        first = run.rows(0)
-
-        def read(site: str, layer: int | None, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-            return run.take(site, first[rows], layer=layer)
-
-        stored = {site.dtype for site in self.spec.sites} or {"float32"}
-        coarsest = max(stored | {str(self.loaded.model.dtype).removeprefix("torch.")}, key=_coarseness)
-        return self_check(self.plan, [int(i) for i in run.tokens_of(0).ids], read, run.top[0][first, 0], coarsest)
 
     def _refuse_long_prompt(self) -> None:
         if len(self.prompt.ids) > self.context_length:
@@ -460,10 +405,6 @@ class Recording:
                 f"the prompt has {len(self.prompt.ids)} tokens, the model's context holds {self.context_length}; "
                 "shorten it."
             )
-
-
-def _coarseness(dtype: str) -> int:
-    return ("float32", "float16", "bfloat16").index(dtype)
 
 
 def _device_bytes(model: Any) -> int:

@@ -142,7 +142,7 @@ def test_a_model_with_a_nan_ends_with_a_warning_and_exit_code_1() -> None:
 
 
 def test_a_self_check_that_fails_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sotscope.recorder.self_check", lambda *_: SelfCheck(passed=False, errors={"resid": 0.5}))
+    monkeypatch.setattr("sotscope.summary.self_check", lambda *_: SelfCheck(passed=False, errors={"resid": 0.5}))
     answer = call("record", "why?", "-m", model_folder(), "-n", 4, "-o", "a.sot")
     assert answer.code == 0
     assert "warning: self-check not passed: largest errors resid 0.5" in answer.err

@@ -1,0 +1,85 @@
+"""What a recording amounts to, and whether its rows are those of an uncached forward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sotscope.capture.plan import Plan
+from sotscope.capture.selfcheck import SelfCheck, self_check
+from sotscope.decode.loop import Decoder
+from sotscope.events import Alarm
+from sotscope.store.layout import RunSpec
+from sotscope.store.reader import open_run
+
+COARSENESS = ("float32", "float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a finished recording amounts to; the fields of ``record --json``. Tokens, forwards and speed are of all its
+    sequences, the text is that of the last."""
+
+    run: str
+    model: str
+    mode: str
+    policy: str
+    lossy: bool
+    believed: int
+    prompt_tokens: int
+    new_tokens: int
+    rows: int
+    finish_reason: str
+    text: str
+    tokens_per_second: float
+    tokens_per_forward: float
+    bytes: int
+    self_check: dict[str, Any]
+    stalled_ms: float
+    alarms: list[dict[str, Any]]
+
+
+def summarise(recorded: Any, reason: str) -> Summary:
+    """Of a ``Recording`` that ends for ``reason``. Of a step that was broken off, only what became rows counts."""
+    decoder: Decoder = recorded.decoder
+    new = recorded.new_tokens
+    return Summary(
+        run=str(recorded.path),
+        model=recorded.loaded.name,
+        mode=recorded.drafter.mode,
+        policy=decoder.parts.judge,
+        lossy=recorded.was_lossy,
+        believed=recorded.believed,
+        prompt_tokens=len(recorded.prompt.ids),
+        new_tokens=new,
+        rows=recorded.rows,
+        finish_reason=reason,
+        text=decoder.text.text,
+        tokens_per_second=round(new / recorded.decode_s, 2) if new else 0.0,
+        tokens_per_forward=round(new / max(1, recorded.forwards), 3),
+        bytes=recorded.writer.bytes_written,
+        self_check=recorded.check.as_dict(),
+        stalled_ms=round(recorded.writer.stalled_ms, 1),
+        alarms=[{"kind": a.kind, "message": a.message, **a.data} for a in recorded.alarms],
+    )
+
+
+def check_rows(recorded: Any) -> SelfCheck:
+    """The self-check of the first sequence of a ``Recording``, read back from its run."""
+    alarms: list[Alarm] = recorded.alarms
+    if any(alarm.kind in ("non_finite", "overflow") for alarm in alarms):
+        return SelfCheck(passed=False, skipped="the states are not finite; there is nothing to compare")
+    run = open_run(recorded.path, live=True)
+    first = run.rows(0)
+
+    def read(site: str, layer: int | None, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        return run.take(site, first[rows], layer=layer)
+
+    spec: RunSpec = recorded.spec
+    plan: Plan = recorded.plan
+    stored = {site.dtype for site in spec.sites} or {"float32"}
+    coarsest = max(stored | {str(recorded.loaded.model.dtype).removeprefix("torch.")}, key=COARSENESS.index)
+    return self_check(plan, [int(i) for i in run.tokens_of(0).ids], read, run.top[0][first, 0], coarsest)
