@@ -139,6 +139,17 @@ def test_a_token_of_ones_own_stays_valid() -> None:
     assert Browser(guard).ask("/?token=my-own-token-012345678").status_code == 403
 
 
+def test_with_a_token_of_ones_own_an_open_page_outlives_a_restart() -> None:
+    made = browser(token="my-own-token-0123456789")
+    made.enter()
+    made.guard = Guard(echo, port=8050, token="my-own-token-0123456789")
+    assert made.ask("/").status_code == 200
+    made.guard = Guard(echo, port=8050, token="another-token-0123456789")
+    assert made.ask("/").status_code == 403
+    (cookie,) = made.cookies.values()
+    assert "my-own-token" not in cookie
+
+
 @pytest.mark.parametrize("cookie", ["", "x", "é", "%00", "my-own-token-0123456789"])
 def test_a_wrong_cookie_is_none(cookie: str) -> None:
     made = browser(token="my-own-token-0123456789")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,6 +13,7 @@ from sotscope.plain import plain
 from sotscope.store.reader import Run
 from sotscope_dashboards.look import Look
 from sotscope_dashboards.panels.contract import Panel
+from sotscope_dashboards.pictures import pictures
 from sotscope_dashboards.scene import Scene
 from sotscope_dashboards.speed import numbers
 
@@ -106,10 +106,18 @@ class Answers:
         try:
             if scene.run is not None:
                 found |= self._run(scene) | {"numbers": numbers(scene), "frame": self._frame(scene, asked)}
-            found["panels"] = self._drawn(scene, asked)
+            found["panels"] = pictures(scene, self._panels, asked.wants, asked.have, moving=self._moving(scene))
         except (SotscopeError, OSError) as error:  # deleted while it is looked at
             found["why"] = str(error)
         return dict(plain(found))
+
+    def _moving(self, scene: Scene) -> bool:
+        """Whether tokens are being written: by the engine, which may be paused, or by another process."""
+        if scene.run is None or not scene.run.recording:
+            return False
+        engine = self._engine.status if self._engine is not None else None
+        ours = engine is not None and engine.run == str(scene.run.path)
+        return engine is None or not ours or engine.state == "running"
 
     def _run(self, scene: Scene) -> dict[str, Any]:
         run = scene.run
@@ -135,24 +143,6 @@ class Answers:
             begin = max(first, min(asked.to_token - 2, last))
         made = frame_of(scene.run, scene.lineage, begin, last, scene.layer).as_dict()
         return made | {"first": first, "last": last}
-
-    def _drawn(self, scene: Scene, asked: Request) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for name in asked.wants:
-            panel = self._panels.get(name)
-            if panel is None:
-                continue
-            key = self._key(panel, scene)
-            if asked.have.get(name) != key:
-                found[name] = {"key": key, "kind": panel.kind, "draw": panel.draw(scene)}
-        return found
-
-    def _key(self, panel: Panel, scene: Scene) -> str:
-        """The same for what is drawn the same."""
-        look = scene.look.model_dump(exclude=set() if panel.by_cursor else {"cursor"})
-        run = scene.run
-        seen = (scene.why,) if run is None else (len(run), run.recording, run.events_bytes, scene.range)
-        return hashlib.blake2s(repr((sorted(look.items()), seen)).encode(), digest_size=8).hexdigest()
 
 
 def _text_span(start: int, stop: int, cursor: int, total: int) -> tuple[int, int]:

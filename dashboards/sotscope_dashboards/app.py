@@ -32,11 +32,12 @@ def make_app(library: Library, engine: Engine | None, initial_run: str = "") -> 
         assets_folder=str(files("sotscope_dashboards") / "assets"),
         serve_locally=True, add_log_handler=False,
     )  # fmt: skip
+    app.index_string = app.index_string.replace("<html>", '<html lang="en">')
     jobs = Jobs()
     Api(library, engine, Answers(library, engine, panels), panels, jobs).register(app.server)
 
     def shell() -> Any:  # with every request: where it is served is known when it is served
-        base = app.get_relative_path("/")
+        base = app.get_relative_path("/")  # type: ignore[no-untyped-call]
         facts = wild({"data-run": initial_run, "data-live": "yes" if engine is not None else "no"})
         return html.Div(
             [

@@ -24,7 +24,7 @@ from sotscope_dashboards.summary import Stamp, check_links, stamp_of, summary
 
 OPEN_RUNS = 8
 """Runs that are kept open; the one that was looked at longest ago goes first."""
-GONE = "there is no such run here any more; it was moved or deleted."
+GONE = "There is no such run here any more; it was moved or deleted."
 
 
 class Library:

@@ -70,12 +70,13 @@ def compare_page(library: Library, ids: list[str]) -> Any:
     except SotscopeError as error:
         return html.Main([html.H1("Compare"), html.P(f"{error} Choose runs on the page Runs.", className="empty")],
                          className="single")  # fmt: skip
-    table = report.tables["runs"] if "runs" in report.tables else next(iter(report.tables.values()))
-    facts = table.set_index(table.columns[0]).T  # runs side by side
-    head = html.Thead(html.Tr([html.Th(text) for text in ("", *map(str, facts.columns))]))
+    table = report.tables["runs"]
+    lines = dict(zip(map(str, table.columns), zip(*table.itertuples(index=False), strict=True), strict=True))
+    runs = lines.pop("run")  # side by side
+    head = html.Thead(html.Tr([html.Th(text) for text in ("", *runs)]))
     rows = [
-        html.Tr([html.Th(str(name).replace("_", " "), scope="row"), *(html.Td(_cell(value)) for value in line)])
-        for name, line in zip(facts.index, facts.to_numpy(object), strict=True)
+        html.Tr([html.Th(name.replace("_", " "), scope="row"), *(html.Td(_cell(value)) for value in line)])
+        for name, line in lines.items()
     ]
     figures = []
     for name in report.figures:
@@ -90,7 +91,8 @@ def compare_page(library: Library, ids: list[str]) -> Any:
     left = [html.P("Left out: " + "; ".join(report.left_out), className="note")] if report.left_out else []
     return html.Main(
         [html.H1("Compare"), html.Ul(findings, className="findings"), *left,
-         html.Div(html.Table([head, html.Tbody(rows)]), className="wide", tabIndex=0), html.Div(figures, className="figures")],
+         html.Div(html.Table([head, html.Tbody(rows)]), className="wide", tabIndex=0),
+         html.Div(figures, className="figures")],
         className="single",
     )  # fmt: skip
 

@@ -37,7 +37,7 @@ def watch_page(panels: dict[str, Panel], live: bool) -> Any:
 
 def _card(id: str, title: str, tools: list[Any], body: list[Any], more: str = "") -> Any:
     head = html.Div([html.H2(title, id=f"{id}-title"), html.Div(tools, className="tools")], className="card-head")
-    return html.Section([head, *body], id=id, className=f"card {more}", **{"aria-labelledby": f"{id}-title"})
+    return html.Section([head, *body], id=id, className=f"card {more}", **wild({"aria-labelledby": f"{id}-title"}))
 
 
 def _help(panel: Panel) -> Any:
@@ -103,7 +103,7 @@ def _number(id: str, label: str, value: Any, low: float, high: float, step: floa
 
 def _text() -> Any:
     tools = [
-        _select("colour", "colour ", [("entropy", "entropy"), ("acceptance", "acceptance"), ("norm", "norm")]),
+        _select("colour", "", [(name, f"shade: {name}") for name in ("entropy", "acceptance", "norm")]),
         html.Button("Refused drafts", id="refused", className="quiet toggle", **wild({"aria-pressed": "false"})),
         _select("sequence", "", [("0", "sequence 0")]),
     ]
@@ -164,10 +164,13 @@ def _tabs(panels: dict[str, Panel]) -> Any:
     head = html.Div(
         [html.H2("What each layer would say", id="words-title"),
          html.Div(tabs, className="view-tabs", role="tablist", **wild({"aria-label": "Details"})),
-         html.Div([html.Div(_select("layer", "layer", []), className="full"), _csv("words"), *helps], className="tools")],
+         html.Div([html.Div(_select("layer", "layer", []), className="full"), _csv("words"), *helps],
+                  className="tools")],
         className="card-head",
     )  # fmt: skip
-    return html.Section([head, *[html.P("", id="tab-note", className="note")], *body], id="tabs-card",
+    panel = html.Div([html.P("", id="tab-note", className="note"), *body], id="tab-body", role="tabpanel",
+                     **wild({"aria-label": "The chosen detail"}))  # fmt: skip
+    return html.Section([head, panel], id="tabs-card",
                         className="card", **wild({"aria-label": "Details"}))  # fmt: skip
 
 

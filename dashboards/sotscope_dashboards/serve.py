@@ -20,6 +20,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 import dash
+from threadpoolctl import threadpool_limits
 from waitress import create_server
 
 from sotscope.errors import ConfigError, LiveError
@@ -70,7 +71,7 @@ def serve(
         server: Any = create_server(
             guard, sockets=[listener], threads=THREADS, ident=None, max_request_body_size=BODY_BYTES
         )
-        with closing(server):
+        with closing(server), threadpool_limits(1):  # the other cores are the model's
             if open_browser and _has_screen(os.environ):
                 threading.Thread(target=webbrowser.open, args=(place.link(guard.token),), daemon=True).start()
             server.run()  # returns on Ctrl-C

@@ -42,6 +42,7 @@ def _speed(steps: pd.DataFrame) -> dict[str, float]:
     tokens = steps.rows.to_numpy(float)
     each = np.repeat(spent / tokens, tokens.astype(int))
     found = dict(zip(("p50", "p95", "p99"), np.percentile(each, [50, 95, 99]).tolist(), strict=True))
-    found["tokens_per_s"] = float(tokens.sum() / spent.sum() * 1000)
+    if spent.sum() > 0:  # not so where a run was made without a clock
+        found["tokens_per_s"] = float(tokens.sum() / spent.sum() * 1000)
     found["tokens_per_forward"] = float(tokens.mean())
     return found

@@ -49,6 +49,7 @@ def layout(theme: str, height: int, **more: Any) -> dict[str, Any]:
         "font": {"family": "Inter, system-ui, sans-serif", "size": 11, "color": colours["soft"]},
         "hoverlabel": {"bgcolor": colours["card"], "font": {"color": colours["ink"]}, "align": "left"},
         "xaxis": dict(axis), "yaxis": dict(axis), "dragmode": "zoom",
+        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": colours["soft"], "activecolor": colours["accent"]},
         "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
     }  # fmt: skip
     for key, value in more.items():

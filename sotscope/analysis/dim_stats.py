@@ -7,12 +7,10 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import entropy, spearmanr
+from scipy.stats import spearmanr
 
+from sotscope.analysis.histogram import histogram_entropy
 from sotscope.analysis.moments import Layer
-
-RANGE = (0.5, 99.5)
-"""Percentiles between which the bins of a histogram lie."""
 
 
 @dataclass(frozen=True)
@@ -80,18 +78,3 @@ def _agreement(halves: NDArray[np.float64], counts: NDArray[np.float64]) -> floa
     if min(np.ptp(variance[0]), np.ptp(variance[1])) == 0:
         return np.nan
     return float(spearmanr(*variance).statistic)
-
-
-def histogram_entropy(states: NDArray[np.float64], bins: int) -> NDArray[np.float64]:
-    """[dim] entropy in nats of a histogram of each column of ``states [token, dim]``, ``bins`` wide steps between the
-    0.5th and the 99.5th percentile; numbers beyond count in the outermost. 0 for constant columns.
-    """
-    rows, width = states.shape
-    if not rows:
-        return np.full(width, np.nan)
-    low, high = np.percentile(states, RANGE, axis=0)
-    step = np.where(high > low, high - low, 1.0) / bins
-    place = np.clip(np.floor((states - low) / step), 0, bins - 1).astype(np.int64) + bins * np.arange(width)
-    counts = np.bincount(place.ravel(), minlength=bins * width).reshape(width, bins)
-    found: NDArray[np.float64] = entropy(counts, axis=1)
-    return found

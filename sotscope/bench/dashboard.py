@@ -85,5 +85,5 @@ def _live(
         if "command" in parts:
             found |= command_to_effect(full, folder, sizes.switches, sizes.delay_ms, report)
         if "decode" in parts:
-            found |= decode_ratios(server.link, full, folder, sizes.tokens, sizes.pairs, report)
+            found |= decode_ratios(server, full, folder, sizes.tokens, sizes.pairs, report)
     return found, source

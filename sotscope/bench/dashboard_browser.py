@@ -45,7 +45,7 @@ NOTES = """
     new MutationObserver(fresh).observe(text, { childList: true });
     const plot = () => {
       const cells = document.querySelector("#graph-states .heatmaplayer image");
-      if (cells && cells.getAttribute("xlink:href")) return painted((at) => { noted.heatmap = at; });
+      if (cells && cells.href.baseVal) return painted((at) => { noted.heatmap = at; });
       if (location.search.includes("view=full")) setTimeout(plot, 10);
     };
     plot();

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sotscope.bench.dashboard_browser import Tab
-from sotscope.bench.dashboard_server import Client, start
+from sotscope.bench.dashboard_server import Client, Server, start
 from sotscope.bench.dashboard_timeline import journal_of, new_run, timeline, wait_end
 from sotscope.bench.stats import Report, interleave, ratio
 
@@ -20,13 +20,18 @@ PAUSE_S = 0.12
 
 
 def decode_ratios(
-    link: str, open_tab: Callable[[], Tab], folder: Path, tokens: int, pairs: int, report: Report
+    server: Server, open_tab: Callable[[], Tab], folder: Path, tokens: int, pairs: int, report: Report
 ) -> dict[str, Any]:
-    """Tokens/s of the engine with a client, and with a tab, over those without either."""
+    """Tokens/s of the engine with a client, and with a tab, over those without either.
+
+    ``look_cpu_ms``: processor time of the server for one of the client's requests, which others on the machine change
+    less than they do speeds.
+    """
+    looks: list[float] = []
     watched: dict[str, Callable[[], AbstractContextManager[Any]]] = {
-        "alone": nullcontext, "client": lambda: _asking(link), "tab": lambda: _looking(open_tab),
+        "alone": nullcontext, "client": lambda: _asking(server, looks), "tab": lambda: _looking(open_tab),
     }  # fmt: skip
-    arms = {name: _arm(link, folder, tokens, watching) for name, watching in watched.items()}
+    arms = {name: _arm(server.link, folder, tokens, watching) for name, watching in watched.items()}
     seen = interleave(arms, pairs, lambda text: report(f"decode ratio: {text}"))
     found: dict[str, Any] = {}
     for name in ("client", "tab"):
@@ -34,7 +39,7 @@ def decode_ratios(
         found[f"decode_ratio_with_{name}"] = one["median"]
         found[f"decode_ratio_with_{name}_interval"] = [one["low"], one["high"]]
     found["tokens_per_second"] = {name: round(statistics.median(speeds), 2) for name, speeds in seen.items()}
-    return found | {"pairs": pairs}
+    return found | {"look_cpu_ms": round(statistics.median(looks), 1), "pairs": pairs}
 
 
 def _arm(
@@ -60,13 +65,16 @@ def decode(link: str, folder: Path, tokens: int) -> Path:
 
 
 @contextmanager
-def _asking(link: str) -> Iterator[None]:
-    """A client that asks in a thread of its own, at the page's pace."""
-    client, done = Client(link), threading.Event()
+def _asking(server: Server, looks: list[float]) -> Iterator[None]:
+    """A client that asks in a thread of its own, at the page's pace; the cost of an answer is added to ``looks``."""
+    client, done = Client(server.link), threading.Event()
 
     def ask() -> None:
+        began, asked = server.cpu_s, 0
         while not done.wait(PAUSE_S):
             client.look()
+            asked += 1
+        looks.append(1000 * (server.cpu_s - began) / max(1, asked))
 
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()

@@ -51,7 +51,8 @@ def command_to_effect(
         path = _begin(tab, folder, SWITCHING, delay_ms)
         journal = journal_of(path)
         tab.until("sotscope.answer.engine.state === 'running' && sotscope.answer.total > 0")
-        modes = [mode for mode in tab.ask("sotscope.answer.engine.modes") if mode != "ar"]
+        # a step of combine bears the name of whose drafts it took
+        modes = [mode for mode in tab.ask("sotscope.answer.engine.modes") if mode not in ("ar", "combine")]
         for number in range(switches):
             mode = "ar" if number % 2 else modes[number // 2 % len(modes)]
             time.sleep(draw.uniform(*PAUSE_S))

@@ -11,7 +11,8 @@ from sotscope.bench.dashboard_server import Server
 from sotscope.bench.dashboard_synthetic import write
 from sotscope.bench.stats import Report
 
-PAINT = "performance.getEntriesByName('first-contentful-paint')"
+_ENTRIES = "performance.getEntriesByName('first-contentful-paint')"
+PAINT = (f"{_ENTRIES}.length", f"{_ENTRIES}[0].startTime")
 
 
 def opening(
@@ -25,21 +26,23 @@ def opening(
     long = folder / "long.sot"
     report(f"open: writing a run of {rows:,} rows")
     write(source, long, rows)
-    places: dict[str, tuple[Path, dict[str, Any], str, str]] = {
-        "first_paint_ms": (source, {}, f"{PAINT}[0].startTime", f"{PAINT}.length"),
-        "first_token_ms": (source, {}, _since("first"), "noted.first"),
-        f"open_{rows}_ms": (long, {"view": "full"}, _since("heatmap"), "noted.heatmap"),
-        f"open_{rows}_whole_ms": (long, {"view": "full", "start": 0, "stop": rows}, _since("heatmap"), "noted.heatmap"),
-    }
-    found: dict[str, list[float]] = {name: [] for name in places}
+    whole: dict[str, Any] = {"view": "full", "start": 0, "stop": rows}
+    pages: list[tuple[Path, dict[str, Any], dict[str, tuple[str, str]]]] = [
+        (source, {}, {"first_paint_ms": PAINT, "first_token_ms": _noted("first")}),
+        (long, {"view": "full"}, {f"open_{rows}_ms": _noted("heatmap")}),
+        (long, whole, {f"open_{rows}_whole_ms": _noted("heatmap")}),
+    ]  # fmt: skip
+    found: dict[str, list[float]] = {}
     for number in range(rounds):
         report(f"open: round {number + 1} of {rounds}")
-        for name, (run, query, value, ready) in places.items():
+        for run, query, values in pages:
             with Server(run, model) as server, Tab(browser, server.page(**query)) as tab:
-                tab.until(ready)
-                found[name].append(float(tab.ask(value)))
+                for name, (there, value) in values.items():
+                    tab.until(there)
+                    found.setdefault(name, []).append(float(tab.ask(value)))
     return {name: round(statistics.median(times), 1) for name, times in found.items()}
 
 
-def _since(name: str) -> str:
-    return f"noted.{name} - performance.timeOrigin"
+def _noted(name: str) -> tuple[str, str]:
+    """Whether it is noted, and when, in ms from navigation."""
+    return f"noted.{name}", f"noted.{name} - performance.timeOrigin"

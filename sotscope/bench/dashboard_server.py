@@ -8,6 +8,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import time
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from sotscope.errors import LiveError
 PROMPT = "Tell me a long story about a lighthouse keeper and the sea."
 SITES = ("resid", "head_out", "final")
 """What the page's own Start records."""
-LEAVE_S = 30.0
+LEAVE_S, LOADING_S = 30.0, 300.0
 WANTS = ("candidates", "states", "words")
 """The panels of the full view as it opens."""
 MB = float(1 << 20)
@@ -36,6 +37,7 @@ class Server:
             [*command, "--no-browser", "--port", "0", "--token", token], stdout=subprocess.PIPE, text=True
         )
         self.link = self._first_link()
+        self._settle()
 
     def _first_link(self) -> str:
         """Where the page is, with the token that lets in."""
@@ -46,6 +48,15 @@ class Server:
                 return found[0]
         raise LiveError("the dashboard did not start; what it said is above.")
 
+    def _settle(self) -> None:
+        """Wait until the model is loaded: that takes a core for seconds."""
+        client, end = Client(self.link), time.monotonic() + LOADING_S
+        while ((client.look()["engine"] or {}).get("state")) == "starting":
+            if time.monotonic() > end:
+                raise LiveError(f"the model was not loaded within {LOADING_S:.0f} s.")
+            time.sleep(LOADING_S / 600)
+        client.close()
+
     def page(self, **query: object) -> str:
         """The link to a view of the page: ``query`` is what stands in its address."""
         more = "&".join(f"{name}={value}" for name, value in query.items())
@@ -55,6 +66,12 @@ class Server:
     def memory_mb(self) -> float:
         """Megabytes (2^20) that the server holds; its engine is another process."""
         return float(psutil.Process(self._process.pid).memory_info().rss / MB)
+
+    @property
+    def cpu_s(self) -> float:
+        """Processor seconds that the server has used; its engine is another process."""
+        spent = psutil.Process(self._process.pid).cpu_times()
+        return float(spent.user + spent.system)
 
     def close(self) -> None:
         self._process.send_signal(signal.SIGINT)

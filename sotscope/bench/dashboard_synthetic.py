@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sotscope.errors import LiveError
 from sotscope.events import SEGMENTS, Branch, Piece, Step
@@ -22,36 +23,38 @@ SITE = "resid"
 DTYPE = "bfloat16"
 """Half the disk of float32, and nothing overflows."""
 HELD = 4096
-"""Tokens of the real run that are used at most."""
+"""Rows of the real run that are used at most."""
+STEP_S = 0.02
+"""What a step of a run that is written at once says that it took."""
 
 
 def write(source: Path, path: Path, rows: int, every_s: float = 0) -> None:
-    """A run of ``rows`` decode steps of one token each, one every ``every_s`` seconds: the scalars and the last sites'
-    states of ``source``'s decoded rows, over and over.
+    """A run of ``rows`` decode steps of one token each, one every ``every_s`` seconds: scalars and states are those of
+    the decoded rows of ``source``, over and over.
     """
     given = open_run(source, live=True)
     site = given.spec.site(SITE).model_copy(update={"dtype": DTYPE, "source_dtype": DTYPE})
     spec = given.spec.model_copy(update={"sites": (site,), "predicted": 0})
-    known = given.pieces
+    known, decoded = given.pieces, np.flatnonzero(np.array(given.tokens.modes) != "prompt")[:HELD]
+    parts, ids = _parts(given, site, decoded), given.tokens.ids[decoded].tolist()
+    spent = int(1e9 * (every_s or STEP_S))
     with RunWriter(
         path, spec, attributes=given.attributes,
         piece_of=lambda token: Piece(token, known.raw[token], known.data[token], token in known.special),
     ) as writer:  # fmt: skip
         writer.sequence(Branch(0, 1))
         writer.event("config", settings={})
-        parts, ids = _rows(given, site), given.tokens.ids[-len(given) :].tolist()
-        first, begin = len(ids) - len(parts), time.monotonic()
+        begin = time.monotonic()
         for row in range(rows):
-            at, following = first + row % len(parts), first + (row + 1) % len(parts)
-            step = Step(row, 0, "ar", row, (ids[at],), (ids[following],), reason="plain", forward_ns=int(every_s * 1e9))
+            at, following = row % len(ids), (row + 1) % len(ids)
+            step = Step(row, 0, "ar", row, (ids[at],), (ids[following],), reason="plain", forward_ns=spent)
             time.sleep(max(0.0, begin + row * every_s - time.monotonic()))
-            writer.commit(step, parts[row % len(parts)])
+            writer.commit(step, parts[at])
         writer.sequence(Branch(0, 1, finish="max_new_tokens"))
 
 
-def _rows(given: Run, site: layout.SiteSpec) -> list[Rows]:
-    """One a decoded row of ``given``."""
-    rows = np.flatnonzero(np.array(given.tokens.modes) != "prompt")[:HELD]
+def _parts(given: Run, site: layout.SiteSpec, rows: NDArray[np.int64]) -> list[Rows]:
+    """One a row of ``given``."""
     states = given.take(SITE, rows).astype(site.native)
     scalars = {name: given.scalars_at(name, rows) for name in given.scalar_names}
     top_id, top_logprob = given.top

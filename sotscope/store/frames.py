@@ -21,8 +21,7 @@ def frame(records: NDArray[Any]) -> pd.DataFrame:
 def words(table: pd.DataFrame, **columns: str) -> pd.DataFrame:
     """The frame with the codes of these columns (column to kind of code) turned into words."""
     for column, kind in columns.items():
-        known = layout.CODES[kind]
-        table[column] = [known[code] for code in table[column]]
+        table[column] = np.array(layout.CODES[kind], object).take(table[column].to_numpy())
     return table
 
 

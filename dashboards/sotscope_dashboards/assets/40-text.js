@@ -42,6 +42,7 @@
     const lead = begin < text.length ? begin : 0;
     made.append(text.slice(0, lead), S.el("span", { class: "word", text: text.slice(lead) }));
     if (token.special) made.classList.add("special");
+    if (S.lit && S.lit.has(token.at)) made.classList.add("lit");
     if (token.how === "given") made.classList.add("given");
     if (token.how === "accepted") made.classList.add("accepted");
     if (S.look.colour !== "acceptance") made.style.setProperty("--strength", strength(token).toFixed(3));
@@ -83,10 +84,10 @@
   S.legend = () => {
     const { tokens } = S.state, drafted = tokens.some((t) => t.how === "accepted");
     const modes = [...new Set(tokens.filter((t) => t.how !== "given").map((t) => t.mode))];
-    const said = { entropy: "Shade: entropy, full at 5 nats", norm: "Shade: norm, full at 4 times or a quarter of the median",
+    const said = { entropy: "Shade: entropy (to 5 nats)", norm: "Shade: norm (to 4 times the median, or a quarter)",
       acceptance: "Shade: mode " }[S.look.colour];
     S.$("legend").replaceChildren(...(tokens.length ? [said, ...(S.look.colour === "acceptance" ? modes.map((mode) => S.el("span", { class: "swatch", "data-mode": mode, text: mode })) : []),
-      drafted ? " · underlined: accepted draft" : "", S.look.refused ? " · ⊘ refused draft" : ""] : []));
+      drafted ? " · underlined: accepted" : "", S.look.refused ? " · ⊘ refused" : ""] : []));
   };
 
   S.drawCursor = () => {
@@ -103,7 +104,7 @@
   };
   S.cursor = () => S.look.cursor === null || S.look.cursor === undefined ? (S.answer ? S.answer.cursor ?? -1 : -1) : S.look.cursor;
   S.light = (tokens) => {
-    const wanted = new Set(tokens);
+    const wanted = S.lit = new Set(tokens);
     for (const one of document.querySelectorAll("#text .token")) one.classList.toggle("lit", wanted.has(Number(one.dataset.at)));
   };
 })(window.sotscope);

@@ -14,8 +14,8 @@
   };
   const drawFigure = (name, figure) => {
     const id = name === "states" ? "graph-states" : "graph-tab";
-    if (name !== "states" && S.job && S.job.state === "done" && name === "projection") return;
     S.figures[id] = figure;
+    if (name === "projection" && S.job && S.job.state === "done") { S.redrawJob(); return; }
     if (name === "states" && figure.layout.shapes) {
       const at = S.cursor();
       Object.assign(figure.layout.shapes[0], { x0: at, x1: at });
@@ -39,7 +39,7 @@
   const word = (label) => label.length > 1 && label.startsWith("␣") ? [S.el("span", { class: "dim", text: "␣" }), label.slice(1)] : [label];
   S.draw_candidates = (found) => {
     const list = S.$("candidates"), title = S.$("candidates-card-title");
-    title.textContent = found.after ? `Next token after “${found.after}”` : "Next token";
+    title.textContent = found.after ? `Next after “${found.after}”` : "Next token";
     S.$("branch-note").textContent = found.rows.length && S.answer.engine && S.answer.engine.run === S.answer.run ? "click one to branch" : "";
     const most = Math.max(0.01, ...found.rows.map((row) => row.probability));
     list.replaceChildren(...found.rows.map((row) => {
@@ -60,7 +60,7 @@
   S.draw_words = (found) => {
     const table = S.$("words");
     if (found.why) {
-      const begin = S.$("start") && !S.answer.run ? [S.el("p", { text: "The words appear on the left; here, what each layer of the model would say." }),
+      const begin = S.$("start") && !S.answer.run ? [S.el("p", { text: "The model's text appears here, and what each of its layers would say." }),
         S.el("button", { class: "primary begin", text: "▶ Start" })] : [];
       table.replaceChildren(S.el("caption", { class: "empty" }, S.el("p", { text: found.why }), ...begin));
       return;

@@ -11,7 +11,7 @@
     S.lost = "";
     const engine = answer.engine;
     const dead = engine && engine.state === "dead" ? engine.text : "";
-    S.banner(dead || (answer.run ? "" : engine && engine.state === "starting" ? engine.text : answer.why && S.look.run ? answer.why : ""));
+    S.banner(dead || (!answer.run && answer.why && S.look.run ? answer.why : ""));
     bar(answer);
     if (answer.frame) {
       const run = answer.run, seq = answer.seq;
@@ -51,6 +51,7 @@
     const verb = !mine ? "Take over" : busy ? "Loading …" : state === "running" && !watching ? "❚❚ Pause" : state === "paused" && !watching ? "▶ Resume" : "▶ Start";
     text("start", verb);
     start.disabled = busy && mine;
+    for (const again of document.querySelectorAll(".begin")) { again.textContent = verb; again.disabled = start.disabled; }
     start.dataset.does = !mine ? "take" : state === "running" && !watching ? "pause" : state === "paused" && !watching ? "resume" : "start";
     S.$("step").disabled = !mine || busy;
     S.$("stop").disabled = !mine || !["running", "paused", "ended"].includes(state);
@@ -112,7 +113,7 @@
     if (pick.dataset.key !== key) {
       pick.dataset.key = key;
       pick.replaceChildren(...all.map((s) => S.el("option", { value: s.seq_id,
-        text: s.parent < 0 ? `sequence ${s.seq_id}` : `branch ${s.seq_id} of ${s.parent} at ${s.parent_pos}` })));
+        text: s.parent < 0 ? `sequence ${s.seq_id}` : `branch ${s.seq_id}, of ${s.parent} at token ${s.parent_pos}` })));
     }
     pick.value = answer.seq;
   };

@@ -1,4 +1,4 @@
-// What the hand does: buttons, cursor, brush, keys, tabs, exports.
+// What the hand does: buttons, cursor, keys, tabs, exports.
 (function (S) {
   "use strict";
   const KEYS = [["space", "pause or resume"], ["← →", "cursor to the token before, after (Shift: ten)"], ["Home", "first token"],
@@ -65,7 +65,7 @@
     S.set(changes);
     S.drawCursor();
   };
-  const follow = () => S.set({ start: null, stop: null, cursor: null });
+  const follow = S.follow = () => S.set({ start: null, stop: null, cursor: null });
   // the text is asked for anew: its norms are those of the layer
   const toLayer = (number) => { S.set({ layer: number }); S.redraw = true; S.state.run = ""; };
   const layer = (by) => {
@@ -106,67 +106,9 @@
     location.assign(`${S.base()}api/csv?panel=${panel}&look=${look}`);
   };
 
-  // -- plots: hover and click move the cursor, a zoom leaves Follow ---------------------------------------------
-  const bind = (id) => {
-    const plot = S.plot(id);
-    if (!plot || plot.dataset.bound || !plot.on) return;
-    plot.dataset.bound = "yes";
-    const token = (event) => {
-      const point = event.points && event.points[0];
-      if (!point) return null;
-      if (id === "graph-states") return Math.round(point.x);
-      const known = point.customdata;
-      return S.look.tab === "projection" && known !== undefined ? Number(Array.isArray(known) ? known[0] : known) : null;
-    };
-    plot.on("plotly_click", (event) => { const at = token(event); if (at !== null) S.goTo(at); });
-    plot.on("plotly_hover", (event) => {
-      const at = token(event), here = at === null ? null : document.querySelector(`#text .token[data-at="${at}"]`);
-      document.querySelectorAll("#text .lit-one").forEach((one) => one.classList.remove("lit-one"));
-      if (here) here.classList.add("lit-one");
-      const found = at === null ? null : S.state.tokens[at - S.state.first];
-      if (found) S.$("readout").textContent = S.words(found);
-    });
-    plot.on("plotly_unhover", () => S.drawCursor());
-    plot.on("plotly_selected", (event) => S.light(event ? event.points.map((p) => Number(Array.isArray(p.customdata) ? p.customdata[0] : p.customdata)) : []));
-    plot.on("plotly_deselect", () => S.light([]));
-    if (id !== "graph-states") return;
-    plot.on("plotly_relayout", (event) => {
-      const low = event["xaxis.range[0]"], high = event["xaxis.range[1]"];
-      if (low !== undefined && high !== undefined) {
-        const start = Math.max(0, Math.ceil(low)), stop = Math.min(S.answer.total, Math.floor(high) + 1);
-        if (stop > start) S.set({ start, stop });
-      } else if (event["xaxis.autorange"]) follow();
-    });
-  };
-
-  // -- jobs: t-SNE and UMAP --------------------------------------------------------------------------------------
-  const job = async (what) => {
-    const found = S.job = await S.tryPost("job", { tab: S.tab, look: S.asked(), ...what });
-    const note = S.$("job-note");
-    if (!note) return;
-    const name = { tsne: "t-SNE", umap: "UMAP" }[found.method] || "";
-    note.textContent = found.error ? found.error : found.state === "working" ? `${name} of ${found.rows} tokens: ${found.seconds.toFixed(0)} s …`
-      : found.state === "done" ? [`${name}, layer ${found.layer}`, ...found.notes].join("; ") : "";
-    S.$("job-cancel").hidden = found.state !== "working";
-    S.$("job-clear").hidden = found.state !== "done";
-    if (found.state === "done") drawJob(found, name);
-  };
-  // asked for between two looks: one request at a time
-  S.watchJob = () => (S.job && S.job.state === "working" ? job({}) : null);
-  const drawJob = (found, name) => {
-    const layout = JSON.parse(JSON.stringify((S.figures["graph-tab"] || { layout: {} }).layout));
-    layout.annotations = []; layout.uirevision = `${name}${Math.random()}`;
-    for (const axis of ["xaxis", "yaxis"]) layout[axis] = { ...(layout[axis] || {}), title: { text: `${name} ${axis[0] === "x" ? 1 : 2}` } };
-    const label = (at) => { const t = S.state.tokens[at - S.state.first]; return t ? t.labels.replaceAll("&", "&amp;").replaceAll("<", "&lt;") : ""; };
-    window.dash_clientside.set_props("graph-tab", { figure: { layout, data: [{ type: "scatter", mode: "markers",
-      x: found.points.map((p) => p[0]), y: found.points.map((p) => p[1]), customdata: found.at, text: found.at.map(label),
-      marker: { color: found.at, colorscale: "Cividis", size: 6, colorbar: { title: { text: "token" }, thickness: 10 } },
-      hovertemplate: "token %{customdata} %{text}<extra></extra>" }] } });
-  };
-
   // -- wiring ----------------------------------------------------------------------------------------------------
   S.mount = () => {
-    bind("graph-states"); bind("graph-tab");
+    S.bind("graph-states"); S.bind("graph-tab");
     const watch = S.$("watch");
     if (watch.dataset.mounted) return;
     watch.dataset.mounted = "yes";
@@ -178,6 +120,7 @@
     view(S.look.view);
   };
   document.addEventListener("click", (event) => {
+    for (const open of document.querySelectorAll(".help[open]")) if (!open.contains(event.target)) open.open = false;
     const at = event.target.closest("button, .token, td[data-at], th[data-at]");
     if (!at) return;
     if (at.id === "start") press();
@@ -195,9 +138,9 @@
       at.setAttribute("aria-pressed", S.look.refused ? "true" : "false");
     } else if (at.classList.contains("view-tab")) tab(at.dataset.tab);
     else if (at.classList.contains("csv")) csv(at.dataset.panel);
-    else if (at.classList.contains("job")) job({ do: "start", method: at.dataset.method });
-    else if (at.id === "job-cancel") job({ do: "cancel" });
-    else if (at.id === "job-clear") { job({ do: "cancel" }); delete S.have.projection; }
+    else if (at.classList.contains("job")) S.lay({ do: "start", method: at.dataset.method });
+    else if (at.id === "job-cancel") S.lay({ do: "cancel" });
+    else if (at.id === "job-clear") { S.lay({ do: "cancel" }); delete S.have.projection; }
     else if (at.classList.contains("candidate")) branch(at);
     else if (at.dataset.at !== undefined) S.goTo(Number(at.dataset.at));
   });

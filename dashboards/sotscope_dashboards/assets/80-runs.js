@@ -42,8 +42,8 @@
   setTimeout(keep, FRESH);
 
   setInterval(() => { // the grid tells nobody outside of Dash
-    for (const [id, path] of [["to-watch", ""], ["to-runs", "runs"]]) {
-      if (location.pathname === S.base() + path) S.$(id)?.setAttribute("aria-current", "page"); else S.$(id)?.removeAttribute("aria-current");
+    for (const [id, here] of [["to-watch", S.$("watch") && !S.look.run], ["to-runs", S.$("runs-note")]]) {
+      if (here) S.$(id)?.setAttribute("aria-current", "page"); else S.$(id)?.removeAttribute("aria-current");
     }
     if (!S.$("runs-note")) return;
     S.upgrade();

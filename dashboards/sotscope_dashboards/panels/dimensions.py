@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from sotscope.analysis.dim_stats import histogram_entropy
 from sotscope.analysis.facts import OUTLIER, sinks
+from sotscope.analysis.histogram import histogram_entropy
 from sotscope.plain import plain, ranges
 from sotscope_dashboards.panels import parts
 from sotscope_dashboards.panels.contract import Panel
@@ -23,16 +23,16 @@ SIZED = 256
 """Rows that median sizes are made of, at most."""
 NAMED = 8
 """Outlier dimensions that the note names."""
-NUMERIC = {"type": "numericColumn", "sortable": True, "width": 100}
+NUMERIC = {"type": "numericColumn", "sortable": True, "width": 112}
 COLUMNS: list[dict[str, Any]] = [
-    {"field": "dim", "headerName": "dimension", **NUMERIC},
+    {"field": "dim", "headerName": "dimension", **NUMERIC, "width": 98},
     {"field": "variance", "headerName": "variance", **NUMERIC, "sort": "desc"},
-    {"field": "share", "headerName": "of variance (%)", **NUMERIC, "width": 128},
-    {"field": "entropy", "headerName": "entropy (nats)", **NUMERIC, "width": 120},
-    {"field": "stability", "headerName": "stability (−1 to 1)", **NUMERIC, "width": 138},
+    {"field": "share", "headerName": "of variance (%)", **NUMERIC, "width": 124},
+    {"field": "entropy", "headerName": "entropy (nats)", **NUMERIC, "width": 118},
+    {"field": "stability", "headerName": "stability (−1 to 1)", **NUMERIC, "width": 136},
     {"field": "trend", "headerName": "over the view", "cellRenderer": "Sparkline", "sortable": False, "flex": 1,
      "cellDataType": False, "minWidth": 120},
-    {"field": "outlier", "headerName": "stands out", "sortable": True, "width": 104},
+    {"field": "outlier", "headerName": "stands out", "sortable": True, "width": 98},
 ]  # fmt: skip
 
 

@@ -138,7 +138,7 @@ def _colours(finite: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def _steps(scene: Scene) -> tuple[dict[str, Any], int]:
-    """A bar a step: as wide as its rows, as high as the tokens it gave, coloured and named by its mode; and the most."""
+    """A bar a step: as wide as its rows, as high as the tokens it gave, coloured by its mode; and the highest."""
     steps = scene.run.steps_at(scene.rows) if scene.run is not None else np.zeros(0)
     begins = np.flatnonzero(np.diff(steps, prepend=-1))
     width = np.diff([*begins, len(steps)])

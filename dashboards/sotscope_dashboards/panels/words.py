@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any, ClassVar
 
 import numpy as np
@@ -98,10 +99,11 @@ def look(
     rows = scene.lineage[at]
     wanted = [(int(row), layer) for row in rows for layer in layers if (int(row), layer) not in known]
     if wanted and scene.run is not None:
-        for row in sorted({row for row, _ in wanted}):
-            new = [layer for one, layer in wanted if one == row]
-            states = scene.run.take("resid", np.array([row]), layers=tuple(new))[0]
-            known |= {(row, layer): cell for layer, cell in zip(new, _said(head, states), strict=True)}
+        # all in one product: most of its time is the reading of the head's weight, however few the states
+        new, layers_of = sorted({row for row, _ in wanted}), sorted({layer for _, layer in wanted})
+        states = scene.run.take("resid", np.array(new), layers=tuple(layers_of))
+        said = _said(head, states.reshape(-1, states.shape[-1]))
+        known |= dict(zip(product(new, layers_of), said, strict=True))
         while len(known) > KEPT:
             known.pop(next(iter(known)))
     return {
@@ -110,13 +112,24 @@ def look(
 
 
 def _said(head: Head, states: NDArray[np.float32]) -> list[tuple[int, float]]:
-    """The likeliest word of each of ``states [n, dim]`` and its probability."""
-    logits = head.logits(head.normed(states)).astype(np.float64)
-    best = np.where(np.isfinite(logits).all(1), logits.argmax(1), -1)
+    """The likeliest word of each of ``states [n, dim]`` and its probability; -1 where a number is not finite.
+
+    A softmax block by block, so that logits are used while they are in the processor's cache.
+    """
+    best, top, total = np.zeros(len(states), np.int64), np.full(len(states), -np.inf, np.float32), np.zeros(len(states))
+    each = np.arange(len(states))
     with np.errstate(all="ignore"):
-        top = logits.max(1)
-        share = 1 / np.exp(logits - top[:, None]).sum(1)
-    return [(int(word), float(p)) for word, p in zip(best, share, strict=True)]
+        for start, logits in head.blocks(head.normed(states)):
+            at = logits.argmax(1)
+            here = logits[each, at]  # NaN where there is one: argmax finds it
+            best = np.where(here > top, start + at, best)
+            higher = np.maximum(top, here)
+            total *= np.exp(top - higher)
+            logits -= higher[:, None]
+            total += np.exp(logits, out=logits).sum(1)
+            top = higher
+        good = np.isfinite(top) & np.isfinite(states).all(1)
+        return [(int(word), float(p)) for word, p in zip(np.where(good, best, -1), 1 / total, strict=True)]
 
 
 def _cell(found: tuple[int, float], head: Head) -> list[Any]:
