@@ -128,7 +128,7 @@ class Answers:
             "run": scene.look.run, "name": run.path.name, "model": run.attributes.get("model", {}).get("name", ""),
             "state": "recording" if run.recording else "complete" if run.complete else "interrupted",
             "total": scene.total, "start": start, "stop": stop, "cursor": scene.cursor, "layer": scene.layer,
-            "layers": scene.layers, "sites": run.sites, "sequences": sequences, "seq": scene.look.seq,
+            "layers": scene.layers, "sites": scene.layered_sites, "sequences": sequences, "seq": scene.look.seq,
             "overview": _overview(scene),
         }  # fmt: skip
 

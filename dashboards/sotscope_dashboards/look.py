@@ -31,6 +31,8 @@ class Look(BaseModel):
     low: int | None = None
     high: int | None = None
     """Layers of the heatmap, both included; None: all."""
+    site: str = Field(default="", max_length=64)
+    """The site of the heatmap, one with layers; empty: resid, whose numbers every run has."""
     scalar: Scalar = "norm"
     colour: Colour = "entropy"
     theme: Literal["light", "dark"] = "light"

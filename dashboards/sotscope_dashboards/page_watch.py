@@ -126,6 +126,7 @@ def _candidates(panels: dict[str, Panel]) -> Any:
 
 def _states(panels: dict[str, Panel]) -> Any:
     tools = [
+        _select("site", "", [("", "resid")]),
         _select("scalar", "", [("norm", "norm"), ("change", "change"), ("cosine", "cosine"), ("max_abs", "max-abs")]),
         _number("low", "layers", "", 0, 999, 1), _number("high", "to", "", 0, 999, 1),
         _csv("states"), _help(panels["states"]),

@@ -72,11 +72,27 @@ class Scene:
         return self.run.layers if self.run is not None else []
 
     @property
+    def site(self) -> str:
+        """The site of the heatmap: the chosen one, where it was recorded and has layers; else resid."""
+        return self.look.site if self.look.site in self.layered_sites else "resid"
+
+    @property
+    def layered_sites(self) -> list[str]:
+        """Recorded sites with a state in each layer (attention rows are no states)."""
+        sites = self.run.spec.sites if self.run is not None else ()
+        return [site.name for site in sites if site.layers is not None and site.dims[1] == "layer"]
+
+    @property
     def shown_layers(self) -> list[int]:
         """The layers of the heatmap."""
+        if self.run is not None and self.site != "resid":
+            return self._between(list(self.run.spec.site(self.site).layers or ()))
+        return self._between(self.layers)
+
+    def _between(self, layers: list[int]) -> list[int]:
         low = self.look.low if self.look.low is not None else -1
         high = self.look.high if self.look.high is not None else 1 << 30
-        return [layer for layer in self.layers if low <= layer <= high] or self.layers
+        return [layer for layer in layers if low <= layer <= high] or layers
 
     @cached_property
     def tokens(self) -> Tokens:

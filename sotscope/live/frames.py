@@ -66,7 +66,7 @@ def frame_of(run: Run, lineage: NDArray[np.int64], start: int, stop: int, layer:
         segments, modes, how = [*segments, "generated"], [*modes, tokens.modes[-1]], [*how, "chosen"]
     chosen = {name: _chose(run, rows, name, own, len(ids)) for name in ("entropy", "logprob", "margin")}
     norm = np.full(len(ids), np.nan)
-    if layer in run.layers:
+    if layer in run.layers and "norm" in run.scalar_names:
         found = run.scalars_at("norm", rows[own])[:, run.layers.index(layer)]
         norm[: len(found)] = found
     pieces = tokens.pieces
@@ -92,7 +92,8 @@ def _how(run: Run, rows: NDArray[np.int64], modes: list[str]) -> list[str]:
 
 def _chose(run: Run, rows: NDArray[np.int64], name: str, own: slice, count: int) -> NDArray[np.float64]:
     """[count] a scalar of the row before each token; NaN before the first."""
-    values = np.asarray(run.scalars_at(name, rows), np.float64)
+    known = name in run.scalar_names
+    values = np.asarray(run.scalars_at(name, rows), np.float64) if known else np.full(len(rows), np.nan)
     if own.start == 0:
         values = np.concatenate([[np.nan], values])
     return np.concatenate([values, np.full(count, np.nan)])[:count]

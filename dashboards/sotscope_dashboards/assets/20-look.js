@@ -1,7 +1,7 @@
 // What this tab looks at. All of it is in the address, so that a link shows the same again.
 (function (S) {
   "use strict";
-  const TEXTS = { run: "", colour: "entropy", scalar: "norm", tab: "words", view: "simple" };
+  const TEXTS = { run: "", colour: "entropy", scalar: "norm", site: "", tab: "words", view: "simple" };
   const NUMBERS = ["seq", "start", "stop", "cursor", "layer", "low", "high"];
   S.tab = Math.random().toString(36).slice(2) + Date.now().toString(36);
   S.look = { ...TEXTS, refused: false };
@@ -28,7 +28,7 @@
   };
   // what the server must know of it
   S.asked = () => {
-    const look = { run: S.look.run, colour: S.look.colour, scalar: S.look.scalar, theme: S.theme() };
+    const look = { run: S.look.run, colour: S.look.colour, scalar: S.look.scalar, site: S.look.site, theme: S.theme() };
     for (const name of NUMBERS) if (S.look[name] !== null && S.look[name] !== undefined) look[name] = S.look[name];
     return look;
   };

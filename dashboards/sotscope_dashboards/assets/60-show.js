@@ -101,6 +101,12 @@
       pick.replaceChildren(...layers.map((k) => S.el("option", { value: k, text: k })));
     }
     pick.value = answer.layer;
+    const sites = answer.sites || [], site = S.$("site");
+    if (site.dataset.key !== sites.join()) {
+      site.dataset.key = sites.join();
+      site.replaceChildren(...["", ...sites.filter((name) => name !== "resid")].map((name) => S.el("option", { value: name, text: name || "resid" })));
+      site.value = S.look.site;
+    }
     S.$("low").placeholder = layers.length ? layers[0] : ""; S.$("high").placeholder = layers.length ? layers[layers.length - 1] : "";
   };
 

@@ -1,6 +1,23 @@
 // Plots and the rest of the page: hover and click move the cursor, a lasso lights tokens, a zoom leaves Follow.
 (function (S) {
   "use strict";
+  // a token under the mouse: its line in the stack, its column in the words, its point in the projection
+  const hint = (at) => {
+    S.moveLine(at === null ? S.cursor() : at);
+    document.querySelectorAll("#words .hint").forEach((one) => one.classList.remove("hint"));
+    if (at !== null) document.querySelectorAll(`#words [data-at="${at}"]`).forEach((one) => one.classList.add("hint"));
+    const plot = S.look.tab === "projection" && S.look.view === "full" && S.plot("graph-tab");
+    if (!plot || !plot.data || !window.Plotly.Fx) return;
+    const curve = plot.data.findIndex((trace) => trace.customdata);
+    const known = curve < 0 || at === null ? -1 : Array.from(plot._fullData[curve].customdata).indexOf(at);
+    if (known >= 0) window.Plotly.Fx.hover(plot, [{ curveNumber: curve, pointNumber: known }]);
+    else window.Plotly.Fx.unhover(plot);
+  };
+  document.addEventListener("mouseover", (event) => {
+    const token = event.target.closest && event.target.closest("#text .token");
+    if (token) hint(Number(token.dataset.at));
+  });
+  document.addEventListener("mouseout", (event) => { if (event.target.closest && event.target.closest("#text .token")) hint(null); });
   S.bind = (id) => {
     const plot = S.plot(id);
     if (!plot || plot.dataset.bound || !plot.on) return;

@@ -114,7 +114,7 @@
     watch.dataset.mounted = "yes";
     S.read();
     S.state = { tokens: [], first: 0, run: "", seq: 0 }; S.have = {};
-    for (const name of ["colour", "scalar"]) S.$(name).value = S.look[name];
+    for (const name of ["colour", "scalar", "site"]) S.$(name).value = S.look[name];
     S.$("refused").setAttribute("aria-pressed", S.look.refused ? "true" : "false");
     for (const name of ["low", "high"]) if (S.look[name] !== null) S.$(name).value = S.look[name];
     view(S.look.view);
@@ -155,7 +155,7 @@
   };
   document.addEventListener("change", (event) => {
     const id = event.target.id;
-    if (id === "colour" || id === "scalar") { S.set({ [id]: event.target.value }); S.redraw = true; }
+    if (id === "colour" || id === "scalar" || id === "site") { S.set({ [id]: event.target.value }); S.redraw = true; }
     else if (id === "sequence") S.set({ seq: Number(event.target.value), cursor: null, start: null, stop: null });
     else if (id === "layer") toLayer(Number(event.target.value));
     else if (id === "low" || id === "high") S.set({ [id]: number(id) });

@@ -25,6 +25,8 @@ NAMED = 0.06
 """Share of the view from which on a stretch of one mode is named."""
 CAPTION = 0.12
 """Share of the view that a band's caption takes."""
+MOST = 2048
+"""Tokens in view for which the states of a site are read; resid's numbers are recorded."""
 FAR = 8.0
 """Robust standard deviations from the median at which the colours end."""
 
@@ -46,6 +48,9 @@ class States(Panel):
             return style.sentence(scene.why, theme, HEIGHT)
         if not len(scene.rows):
             return style.sentence("No token yet.", theme, HEIGHT)
+        if scene.site != "resid" and len(scene.rows) > MOST:
+            text = f"{len(scene.rows):,} tokens are in view; zoom in to {MOST:,} to see {scene.site}."
+            return style.sentence(text, theme, HEIGHT)
         values = cells(scene)
         grid = pool(values)
         heat, said = _heatmap(scene, grid)
@@ -81,12 +86,10 @@ class States(Panel):
 
 def cells(scene: Scene) -> NDArray[np.float64]:
     """[token, layer] what the heatmap is made of, for the layers that are shown; see ``UNITS``."""
-    columns = [scene.layers.index(layer) for layer in scene.shown_layers]
     scalar = scene.look.scalar
+    values = _change(scene) if scalar == "change" else _numbers(scene, scene.rows, (scalar,))[0]
     if scalar == "cosine":
-        return np.asarray(scene.scalar("cosine")[:, columns], np.float64)
-    values = _change(scene)[:, columns] if scalar == "change" else scene.scalar(scalar)[:, columns]
-    values = np.asarray(values, np.float64)
+        return values
     finite = np.where(np.isfinite(values), values, np.nan)
     usual = np.ones(values.shape[1])
     known = np.isfinite(finite).any(0)
@@ -95,12 +98,32 @@ def cells(scene: Scene) -> NDArray[np.float64]:
     return found
 
 
+def _numbers(scene: Scene, rows: NDArray[np.int64], names: tuple[str, ...]) -> list[NDArray[np.float64]]:
+    """Each of ``names`` [token, layer] for the layers that are shown: recorded ones of resid, else from the states."""
+    assert scene.run is not None
+    layers = scene.shown_layers
+    if scene.site == "resid":
+        columns = [scene.layers.index(layer) for layer in layers]
+        return [np.asarray(scene.scalar(name, rows)[:, columns], np.float64) for name in names]
+    at = int(np.searchsorted(scene.lineage, rows[0]))
+    first = scene.lineage[max(0, at - 1)]  # cosines are to the row before
+    states = scene.run.take(scene.site, np.concatenate([[first], rows]), layers=tuple(layers))
+    flat = states.reshape(*states.shape[:2], -1)
+    with np.errstate(all="ignore"):
+        norm = np.sqrt(np.einsum("tld,tld->tl", flat, flat, dtype=np.float64))
+        if not at:
+            norm[0] = np.nan
+        made = {"norm": lambda: norm[1:], "max_abs": lambda: np.abs(flat[1:]).max(2).astype(np.float64),
+                "cosine": lambda: np.einsum("tld,tld->tl", flat[1:], flat[:-1], dtype=np.float64)
+                / (norm[1:] * norm[:-1])}  # fmt: skip
+        return [made[name]() for name in names]
+
+
 def _change(scene: Scene) -> NDArray[np.float64]:
     """[token, layer] L2 distance to the row before, from both norms and the cosine between them; NaN at a start."""
     first = scene.range[0]
     rows = scene.lineage[max(0, first - 1) : scene.range[1]]
-    norm = np.asarray(scene.scalar("norm", rows), np.float64)
-    cosine = np.asarray(scene.scalar("cosine", rows), np.float64)
+    norm, cosine = _numbers(scene, rows, ("norm", "cosine"))
     with np.errstate(all="ignore"):
         square = norm[1:] ** 2 + norm[:-1] ** 2 - 2 * norm[1:] * norm[:-1] * cosine[1:]
         found = np.sqrt(np.maximum(square, 0))
@@ -126,7 +149,8 @@ def _heatmap(scene: Scene, grid: Grid) -> tuple[dict[str, Any], str]:
     }  # fmt: skip
     if scalar == "cosine":
         trace["reversescale"] = True
-    return trace, " · ".join(filter(None, [UNITS[scalar], said]))
+    site = "" if scene.site == "resid" else f"{scene.site}: "
+    return trace, " · ".join(filter(None, [site + UNITS[scalar], said]))
 
 
 def _colours(finite: NDArray[np.float64]) -> tuple[float, float]:
