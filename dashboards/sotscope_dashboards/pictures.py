@@ -15,7 +15,7 @@ from typing import Any
 from sotscope_dashboards.panels.contract import Panel
 from sotscope_dashboards.scene import Scene
 
-REST_MS = 500
+REST_MS = 700
 """Of a picture that grows; cheap lists (``Panel.rests`` False) have none."""
 
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from sotscope.errors import LiveError
 PROMPT = "Tell me a long story about a lighthouse keeper and the sea."
 SITES = ("resid", "head_out", "final")
 """What the page's own Start records."""
-LEAVE_S, LOADING_S = 30.0, 300.0
+LEAVE_S, LOADING_S = 20.0, 300.0
 WANTS = ("candidates", "states", "words")
 """The panels of the full view as it opens."""
 MB = float(1 << 20)
@@ -74,12 +75,12 @@ class Server:
         return float(spent.user + spent.system)
 
     def close(self) -> None:
-        self._process.send_signal(signal.SIGINT)
-        try:
-            self._process.wait(LEAVE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        """As Ctrl-C does; a shell's background job hears no Ctrl-C, so there is more."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+            self._process.send_signal(number)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(LEAVE_S)
+                return
 
     def __enter__(self) -> Server:
         return self

@@ -167,7 +167,7 @@ class JournalReader:
             return False
         for tag, spans in pending.items():
             for first, last in spans:
-                self._records[tag].extend(np.frombuffer(data[first:last], self._dtypes[tag]))
+                self._records[tag].extend(np.frombuffer(data, np.uint8, last - first, first))
         self.commits.append(Commit(**{name: int(record[name]) for name in Commit.__dataclass_fields__}))
         return True
 
@@ -178,23 +178,27 @@ class JournalReader:
 
 
 class _Growing:
-    """A structured array that doubles its room, so that following a long run does not copy it again and again."""
+    """A structured array that doubles its room, so that following a long run does not copy it again and again.
+
+    It is filled as bytes: numpy copies structured records field by field.
+    """
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
-        self._data: NDArray[Any] = np.empty(64, dtype)
+        self._dtype = dtype
+        self._data: NDArray[np.uint8] = np.empty(64 * dtype.itemsize, np.uint8)
         self._used = 0
 
-    def extend(self, rows: NDArray[Any]) -> None:
-        need = self._used + len(rows)
+    def extend(self, raw: NDArray[np.uint8]) -> None:
+        need = self._used + len(raw)
         if need > len(self._data):
-            grown = np.empty(max(need, 2 * len(self._data)), self._data.dtype)
+            grown = np.empty(max(need, 2 * len(self._data)), np.uint8)
             grown[: self._used] = self._data[: self._used]
             self._data = grown
-        self._data[self._used : need] = rows
+        self._data[self._used : need] = raw
         self._used = need
 
     def view(self) -> NDArray[Any]:
-        return self._data[: self._used]
+        return self._data[: self._used].view(self._dtype)
 
 
 class JournalWriter:

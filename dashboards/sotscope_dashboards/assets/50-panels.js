@@ -30,6 +30,7 @@
   };
   S.plot = (id) => document.querySelector(`#${id} .js-plotly-plot`);
   S.moveLine = (at) => {
+    if (S.following && S.look.cursor === null && S.live()) return; // the next picture has it; a relayout a token costs too much
     const plot = S.plot("graph-states");
     if (!plot || !plot.layout || !plot.layout.shapes || !plot.layout.shapes.length || !window.Plotly) return;
     if (plot.layout.shapes[0].x0 !== at) window.Plotly.relayout(plot, { "shapes[0].x0": at, "shapes[0].x1": at });

@@ -30,7 +30,7 @@ class Panel(ABC):
     by_cursor: ClassVar[bool] = False
     """Whether the picture depends on the cursor; others are not drawn anew when it moves."""
     rests: ClassVar[bool] = True
-    """Whether it is drawn at most twice a second while tokens come; False for what costs next to nothing."""
+    """Whether it is drawn only now and then while tokens come; False for what costs next to nothing."""
 
     @abstractmethod
     def draw(self, scene: Scene) -> dict[str, Any]:
