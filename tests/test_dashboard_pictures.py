@@ -13,7 +13,9 @@ from sotscope.store.reader import Run
 from sotscope.testing.runs import write_run
 from sotscope_dashboards.catalog import PANELS
 from sotscope_dashboards.look import Look
-from sotscope_dashboards.pictures import REST_MS, pictures
+from sotscope_dashboards.panels.states import States
+from sotscope_dashboards.panels.words import Words
+from sotscope_dashboards.pictures import pictures
 from sotscope_dashboards.scene import Scene
 
 WANTS = ("candidates", "states", "words")
@@ -53,8 +55,10 @@ def test_what_grew_rests_and_the_candidates_do_not(grows: list[Run]) -> None:
     tab.now += 0.1
     assert tab.sent(grows[0], look, moving=True) == []
     assert tab.sent(grows[1], look, moving=True) == ["candidates"]
-    tab.now += REST_MS / 1000
-    assert tab.sent(grows[1], look, moving=True) == ["states", "words"]
+    tab.now += States.rest_ms / 1000
+    assert tab.sent(grows[1], look, moving=True) == ["states"]
+    tab.now += (Words.rest_ms - States.rest_ms) / 1000
+    assert tab.sent(grows[1], look, moving=True) == ["words"]
 
 
 def test_the_last_of_it_comes_at_once_when_nothing_moves_any_more(grows: list[Run]) -> None:

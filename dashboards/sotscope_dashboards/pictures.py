@@ -1,8 +1,8 @@
 """Which pictures a tab is sent: those that it wants and that changed, and while tokens come none too often.
 
-The cores that draw are those that decode. So a picture that only grew rests for a while (the text never does); one
-that a person changed, by a cursor, a range or a tab, comes at once. The key of a picture says what it shows and when it
-was drawn; the tab gives it back, and the server keeps nothing of it.
+The cores that draw are those that decode. So a picture that only grew rests for a while (``Panel.rest_ms``; the text
+never does); one that a person changed, by a cursor, a range or a tab, comes at once. The key of a picture says what it
+shows and when it was drawn; the tab gives it back, and the server keeps nothing of it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,6 @@ from typing import Any
 
 from sotscope_dashboards.panels.contract import Panel
 from sotscope_dashboards.scene import Scene
-
-REST_MS = 700
-"""Of a picture that grows; cheap lists (``Panel.rests`` False) have none."""
 
 
 def pictures(
@@ -43,8 +40,8 @@ def pictures(
         if (had_look, had_seen) == (look, seen):
             continue
         at = round(now() * 1000)
-        grown = had_look == look and moving and panel.rests
-        if grown and drawn_ms.isdecimal() and 0 <= at - int(drawn_ms) < REST_MS:
+        grown = had_look == look and moving
+        if grown and drawn_ms.isdecimal() and 0 <= at - int(drawn_ms) < panel.rest_ms:
             continue
         found[name] = {"key": f"{look}.{seen}.{at}", "kind": panel.kind, "draw": panel.draw(scene)}
     return found

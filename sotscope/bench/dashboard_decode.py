@@ -15,7 +15,7 @@ from sotscope.bench.dashboard_server import Client, Server, start
 from sotscope.bench.dashboard_timeline import journal_of, new_run, timeline, wait_end
 from sotscope.bench.stats import Report, interleave, ratio
 
-PAUSE_S = 0.12
+PAUSE_S = 0.18
 """The page asks again so long after an answer is on the screen."""
 
 

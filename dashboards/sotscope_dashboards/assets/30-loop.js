@@ -1,7 +1,7 @@
 // The one request of a tab: asked again when its answer is on the screen, never while the tab is hidden.
 (function (S) {
   "use strict";
-  const PAUSE = 120, IDLE = 600, LOST = 1500, SLOW = 4000, HUNG = 60000;
+  const PAUSE = 180, IDLE = 600, LOST = 1500, SLOW = 4000, HUNG = 60000;
   S.state = { tokens: [], first: 0, run: "", seq: 0 };
   S.have = {};
   let wake = null;
@@ -32,7 +32,7 @@
     const want = wants(), have = {};
     for (const name of want) if (S.have[name]) have[name] = S.have[name];
     const asked = { tab: S.tab, look: S.asked(), run, seq, from_token: first, to_token: first + tokens.length, have, wants: want };
-    const began = performance.now();
+    const began = (S.began = performance.now());
     const late = setTimeout(() => S.banner("The server is busy; waiting for its answer …"), SLOW);
     const answer = await S.post("look", asked).finally(() => clearTimeout(late));
     if (answer.busy) return;
@@ -52,7 +52,8 @@
         await ask();
         await painted();
         S.seen = (S.seen || 0) + 1; // counted for tests and the bench
-        await sleep(S.live() ? PAUSE : IDLE);
+        // the cores that draw are those that decode: rest at least as long as it took
+        await sleep(S.live() ? Math.min(IDLE, Math.max(PAUSE, performance.now() - S.began)) : IDLE);
       } catch (error) {
         S.banner(error instanceof TypeError ? "The server does not answer; trying again …" : error.message);
         S.lost = S.lost || S.state.run;

@@ -23,7 +23,7 @@ class Candidates(Panel):
     look_for: ClassVar[str] = "One long bar: the model is sure. Many short ones: click one to see where it would lead."
     not_meant: ClassVar[str] = "The probability of a token says nothing about whether the sentence is true."
     by_cursor: ClassVar[bool] = True
-    rests: ClassVar[bool] = False
+    rest_ms: ClassVar[int] = 0
 
     def draw(self, scene: Scene) -> dict[str, Any]:
         table = self.table(scene)

@@ -29,8 +29,8 @@ class Panel(ABC):
     not_meant: ClassVar[str]
     by_cursor: ClassVar[bool] = False
     """Whether the picture depends on the cursor; others are not drawn anew when it moves."""
-    rests: ClassVar[bool] = True
-    """Whether it is drawn only now and then while tokens come; False for what costs next to nothing."""
+    rest_ms: ClassVar[int] = 1000
+    """How long a picture that only grew rests while tokens come; 0 for what costs next to nothing."""
 
     @abstractmethod
     def draw(self, scene: Scene) -> dict[str, Any]:

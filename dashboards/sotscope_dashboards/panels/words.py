@@ -28,6 +28,7 @@ class Words(Panel):
     look_for: ClassVar[str] = "The layer from which the final word is on top; a word that appears and is dropped again."
     not_meant: ClassVar[str] = "Early layers are not trained to be read so; odd words there are no fault."
     by_cursor: ClassVar[bool] = True
+    rest_ms: ClassVar[int] = 1500
 
     def draw(self, scene: Scene) -> dict[str, Any]:
         why, head = _head(scene)
