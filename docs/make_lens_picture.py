@@ -9,28 +9,24 @@ import sys
 import tempfile
 from pathlib import Path
 
-from playwright.sync_api import sync_playwright
-
 import sotscope
 from sotscope.analysis.page import page
+from sotscope.bench.dashboard_browser import chromium
 
 PICTURE = Path(__file__).parent / "img" / "lens.png"
-CHROMIUM = "/usr/bin/chromium"
 
 
 def main(run: str) -> None:
     report = sotscope.analyze("lens", run, window=13)
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as browsers:
+    with tempfile.TemporaryDirectory() as folder, chromium() as browser:
         file = Path(folder) / "report.html"
         file.write_text(page("lens", "", {}, [report], []), encoding="utf-8")
-        browser = browsers.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         shown = browser.new_page(viewport={"width": 1040, "height": 900}, device_scale_factor=1.5)
         shown.goto(file.as_uri())
         figure = shown.locator("#lens-words")
         figure.scroll_into_view_if_needed()
         shown.wait_for_timeout(1500)
         figure.screenshot(path=PICTURE)
-        browser.close()
 
 
 if __name__ == "__main__":

@@ -23,6 +23,13 @@ def plain(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | str) else str(value)
 
 
+def first_error(error: Any) -> str:
+    """The first thing that a pydantic ``ValidationError`` complains of, in one line."""
+    found = error.errors()[0]
+    where = ".".join(str(part) for part in found["loc"])
+    return f"{where or 'value'}: {found['msg']} (got {found['input']!r:.80})."
+
+
 def ranges(numbers: Sequence[int]) -> str:
     """Numbers as a person writes them: 0-3, 7."""
     out: list[str] = []

@@ -3,19 +3,45 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sotscope.capture.plan import Plan
 from sotscope.capture.selfcheck import SelfCheck, self_check
+from sotscope.decode.contracts import Drafter
 from sotscope.decode.loop import Decoder
 from sotscope.events import Alarm
+from sotscope.models.load import Loaded
+from sotscope.models.prompt import Prompt
 from sotscope.store.layout import RunSpec
 from sotscope.store.reader import open_run
+from sotscope.store.writer import RunWriter
 
 COARSENESS = ("float32", "float16", "bfloat16")
+
+
+class Recorded(Protocol):
+    """What is asked of a ``Recording``."""
+
+    path: Path
+    loaded: Loaded
+    prompt: Prompt
+    plan: Plan
+    spec: RunSpec
+    drafter: Drafter
+    decoder: Decoder
+    writer: RunWriter
+    check: SelfCheck
+    alarms: list[Alarm]
+    rows: int
+    new_tokens: int
+    forwards: int
+    decode_s: float
+    believed: int
+    was_lossy: bool
 
 
 @dataclass(frozen=True)
@@ -42,10 +68,9 @@ class Summary:
     alarms: list[dict[str, Any]]
 
 
-def summarise(recorded: Any, reason: str) -> Summary:
+def summarise(recorded: Recorded, reason: str) -> Summary:
     """Of a ``Recording`` that ends for ``reason``. Of a step that was broken off, only what became rows counts."""
-    decoder: Decoder = recorded.decoder
-    new = recorded.new_tokens
+    decoder, new = recorded.decoder, recorded.new_tokens
     return Summary(
         run=str(recorded.path),
         model=recorded.loaded.name,
@@ -67,10 +92,9 @@ def summarise(recorded: Any, reason: str) -> Summary:
     )
 
 
-def check_rows(recorded: Any) -> SelfCheck:
+def check_rows(recorded: Recorded) -> SelfCheck:
     """The self-check of the first sequence of a ``Recording``, read back from its run."""
-    alarms: list[Alarm] = recorded.alarms
-    if any(alarm.kind in ("non_finite", "overflow") for alarm in alarms):
+    if any(alarm.kind in ("non_finite", "overflow") for alarm in recorded.alarms):
         return SelfCheck(passed=False, skipped="the states are not finite; there is nothing to compare")
     run = open_run(recorded.path, live=True)
     first = run.rows(0)
@@ -78,8 +102,6 @@ def check_rows(recorded: Any) -> SelfCheck:
     def read(site: str, layer: int | None, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         return run.take(site, first[rows], layer=layer)
 
-    spec: RunSpec = recorded.spec
-    plan: Plan = recorded.plan
-    stored = {site.dtype for site in spec.sites} or {"float32"}
+    stored = {site.dtype for site in recorded.spec.sites} or {"float32"}
     coarsest = max(stored | {str(recorded.loaded.model.dtype).removeprefix("torch.")}, key=COARSENESS.index)
-    return self_check(plan, [int(i) for i in run.tokens_of(0).ids], read, run.top[0][first, 0], coarsest)
+    return self_check(recorded.plan, [int(i) for i in run.tokens_of(0).ids], read, run.top[0][first, 0], coarsest)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from sotscope.bench.dashboard_browser import chromium as chromium
 
 WAIT_MS = 20_000
 
@@ -47,22 +47,6 @@ class Server:
             self.process.wait(20)
         except subprocess.TimeoutExpired:
             self.kill()
-
-
-@contextmanager
-def chromium() -> Iterator[Any]:
-    """A browser that can reach this machine only; not having one is a failure, not a reason to skip."""
-    from playwright.sync_api import sync_playwright
-
-    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    assert path, "no Chromium: make test installs it (Debian: apt-get install chromium)"
-    with sync_playwright() as play:
-        browser = play.chromium.launch(
-            executable_path=path,
-            args=["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"],
-        )
-        yield browser
-        browser.close()
 
 
 class Page:

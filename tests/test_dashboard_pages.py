@@ -329,7 +329,7 @@ def test_c34_a_run_without_rows_and_one_that_is_deleted_are_sentences(opened: An
     page.page.click("#view")
     said = "[...document.querySelectorAll('#graph-{} .annotation-text')].map(t => t.textContent).join(' ')"
     page.until(lambda: page.ask(said.format("states")) == "No token yet.", "a sentence in the stack")
-    page.until(lambda: page.ask(said.format("tab")) == "No rows yet: they come with the first step.", "and in the tab")
+    page.until(lambda: page.ask(said.format("tab")) == "No token yet.", "and in the tab")
     shutil.rmtree(folder / "empty.sot")
     banner = page.until(lambda: page.ask("document.getElementById('banner').textContent"), "a word about it")
     assert "moved or deleted" in banner

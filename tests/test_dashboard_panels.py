@@ -173,9 +173,7 @@ def test_c34_a_run_that_is_being_written_is_drawn_as_it_grows(tmp_path: Path) ->
         writer.sequence(Branch(0, 5))
         source = Source(writer)
         run = open_run(tmp_path / "live.sot", live=True)
-        assert {texts(strict(panel, scene_of(run))) for panel in FIGURES} == {
-            "No rows yet: they come with the first step."
-        }
+        assert {texts(strict(panel, scene_of(run))) for panel in FIGURES} == {"No token yet."}
         for _ in range(6):
             source.step(3, drafts=2)
         writer.flush()
@@ -562,7 +560,7 @@ def test_the_axes_stay_while_the_run_grows(tmp_path: Path) -> None:
     short = scene_of(write_run(tmp_path / "a.sot", {"resid": states[:70]}))
     long = scene_of(write_run(tmp_path / "b.sot", {"resid": states}))
     np.testing.assert_array_equal(points_of(strict(Projection, short)), points_of(strict(Projection, long))[:70])
-    fixed = strict(Projection, scene_of(short.run, basis=32))  # type: ignore[arg-type]
+    fixed = strict(Projection, scene_of(write_run(tmp_path / "c.sot", {"resid": states[:40]})))
     assert "of the first 32 rows" in texts(fixed)
     centred = states[:32, 0].astype(np.float64) - states[:32, 0].mean(0, dtype=np.float64)
     sizes = np.linalg.svd(centred, compute_uv=False) ** 2

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any, Protocol
 
+import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
 from sotscope.errors import SotscopeError
@@ -14,7 +16,7 @@ from sotscope.store.reader import Run
 from sotscope_dashboards.look import Look
 from sotscope_dashboards.panels.contract import Panel
 from sotscope_dashboards.pictures import pictures
-from sotscope_dashboards.scene import Scene
+from sotscope_dashboards.scene import Scene, position_of
 from sotscope_dashboards.speed import numbers
 
 TEXT = 600
@@ -64,6 +66,8 @@ class Answers:
         self._engine = engine
         self._panels = panels
         self._memos: dict[str, tuple[Run | None, dict[Any, Any]]] = {}
+        self._lock = threading.RLock()
+        """Memos are shared by tabs; and the cores that draw are those that decode: one picture at a time."""
 
     def scene(self, look: Look) -> Scene:
         """What ``look`` means. A run that cannot be read is a scene without one, which says why."""
@@ -98,6 +102,16 @@ class Answers:
 
     def answer(self, asked: Request) -> dict[str, Any]:
         """Strict JSON."""
+        with self._lock:
+            return self._answer(asked)
+
+    def table(self, panel: Panel, look: Look) -> tuple[str, pd.DataFrame]:
+        """The name of the run (empty: none), and the numbers behind ``panel``."""
+        with self._lock:
+            scene = self.scene(look)
+            return scene.run.path.stem if scene.run is not None else "", panel.table(scene)
+
+    def _answer(self, asked: Request) -> dict[str, Any]:
         scene = self.scene(asked.look)
         status = self._engine.status.model_dump() if self._engine is not None else None
         if status is not None:
@@ -159,8 +173,8 @@ def _text_span(start: int, stop: int, cursor: int, total: int) -> tuple[int, int
 def _overview(scene: Scene) -> dict[str, Any]:
     """Alarms and commands along the whole sequence, for the scrubber."""
     marks = []
-    for event in scene.event_list():
-        at = event.get("pos", event.get("position"))
+    for event in scene.events():
+        at = position_of(event)
         if event["kind"] in ("alarm", "command", "branch") and at is not None:
-            marks.append({"at": int(at), "kind": event["kind"]})
+            marks.append({"at": at, "kind": event["kind"]})
     return {"marks": marks[-BINS:]}

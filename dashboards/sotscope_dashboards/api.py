@@ -10,6 +10,7 @@ from flask import Flask, Response, request
 from pydantic import ValidationError
 
 from sotscope.errors import LiveError, SotscopeError
+from sotscope.plain import first_error
 from sotscope_dashboards.answer import Answers, Engine, Request
 from sotscope_dashboards.control import Control, Turns
 from sotscope_dashboards.jobs import Jobs
@@ -77,9 +78,8 @@ class Api:
         panel = self._panels.get(request.args.get("panel", ""))
         if panel is None:
             raise LiveError("There is no such panel.")
-        scene = self._answers.scene(Look.model_validate_json(request.args.get("look", "{}")))
-        body = panel.table(scene).to_csv(index=False)
-        name = f"{scene.run.path.stem if scene.run is not None else 'empty'}-{panel.name}.csv"
+        run, table = self._answers.table(panel, Look.model_validate_json(request.args.get("look", "{}")))
+        body, name = table.to_csv(index=False), f"{run or 'empty'}-{panel.name}.csv"
         safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
         return Response(body, mimetype="text/csv", headers={"Content-Disposition": f'attachment; filename="{safe}"'})
 
@@ -110,8 +110,7 @@ def _safe(view: Callable[[], Any]) -> Callable[[], Response]:
         try:
             found = view()
         except ValidationError as error:
-            first = error.errors()[0]
-            status, found = 400, {"error": f"{'.'.join(map(str, first['loc']))}: {first['msg']}"}
+            status, found = 400, {"error": first_error(error)}
         except SotscopeError as error:
             status, found = 409, {"error": str(error)}
         if isinstance(found, Response):

@@ -20,6 +20,10 @@ MOST = 5000
 """Rows that are laid out at most, evenly spread."""
 
 
+MOST_JOBS = 4
+"""Jobs that are kept, of all tabs: each is a process, or the points it found."""
+
+
 class Jobs:
     """One job a tab; a new one takes the place of the old one."""
 
@@ -34,6 +38,8 @@ class Jobs:
         if scene.run is None or "resid" not in scene.run.sites:
             raise AnalysisError("There is no resid to lay out; record with --sites resid.")
         self.cancel(tab)
+        if len(self._jobs) >= MOST_JOBS:
+            self.cancel(next(iter(self._jobs)))  # of a tab that may be long gone
         at = np.unique(np.linspace(*scene.range, min(MOST, len(scene.rows)), endpoint=False).astype(np.int64))
         with self._lock:
             self._jobs[tab] = _Job(str(scene.run.path), scene.layer, at, scene.lineage[at], method)
@@ -49,10 +55,6 @@ class Jobs:
         with self._lock:
             job = self._jobs.get(tab)
         return {"state": "none"} if job is None else job.state()
-
-    def close(self) -> None:
-        for tab in list(self._jobs):
-            self.cancel(tab)
 
 
 class _Job:

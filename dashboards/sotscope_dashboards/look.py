@@ -6,7 +6,6 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Colour = Literal["entropy", "acceptance", "norm"]
 Scalar = Literal["norm", "change", "cosine", "max_abs"]
 
 
@@ -34,7 +33,4 @@ class Look(BaseModel):
     site: str = Field(default="", max_length=64)
     """The site of the heatmap, one with layers; empty: resid, whose numbers every run has."""
     scalar: Scalar = "norm"
-    colour: Colour = "entropy"
     theme: Literal["light", "dark"] = "light"
-    basis: int = Field(default=0, ge=0)
-    """Rows that the live projection's axes were fitted on; 0: not yet fitted."""

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from sotscope.store.reader import Run
 from sotscope.store.tokens import Tokens
 from sotscope_dashboards.look import Look
+
+POSITIONS = ("position", "pos", "onset")
+"""Where an event's data says which position it is about, the first that is there."""
 
 
 @dataclass(frozen=True)
@@ -109,24 +113,19 @@ class Scene:
         assert self.run is not None
         return self.run.scalars_at(name, self.rows if rows is None else rows)
 
-    @cached_property
-    def steps(self) -> pd.DataFrame:
-        """All steps of the run (nanoseconds), its prefill among them; see ``Run.steps``."""
-        assert self.run is not None
-        return self.run.steps
+    def events(self, kind: str | None = None) -> list[dict[str, Any]]:
+        """Committed events of the run, oldest first; of one ``kind`` on request. Their file is read when it grew."""
+        if self.run is None:
+            return []
+        size, found = self.memo.get("events", (-1, []))
+        if size != self.run.events_bytes:
+            size, found = self.memo["events"] = self.run.events_bytes, self.run.events()
+        return [event for event in found if kind is None or event.get("kind") == kind]
 
-    @cached_property
-    def drafts(self) -> pd.DataFrame:
-        """All drafts of the run; see ``Run.drafts``."""
-        assert self.run is not None
-        return self.run.drafts
 
-    def event_list(self, kind: str | None = None) -> list[dict[str, Any]]:
-        """Committed events of the run; of one ``kind`` on request."""
-        return [] if self.run is None else self.run.events(kind)
-
-    @property
-    def prompt(self) -> NDArray[np.bool_]:
-        """[token] True for rows in view whose token the model did not write."""
-        written = {"generated", "think", "tool"}
-        return np.array([segment not in written for segment in self.tokens.segments], bool)
+def position_of(event: Mapping[str, Any]) -> int | None:
+    """The position that an event is about, where it says so."""
+    for at in (event.get(key) for key in POSITIONS):
+        if isinstance(at, int | float) and not isinstance(at, bool) and math.isfinite(at):
+            return int(at)
+    return None

@@ -24,7 +24,7 @@ def numbers(scene: Scene, now: float | None = None) -> dict[str, Any]:
         return {}
     last = int(run.steps_at(scene.lineage[-1:])[0])
     steps = run.steps_between(max(0, last - LATEST + 1), last + 1)
-    found: dict[str, Any] = {"alarms": len(run.events("alarm")), "rows": scene.total, "recording": run.recording}
+    found: dict[str, Any] = {"alarms": len(scene.events("alarm")), "rows": scene.total, "recording": run.recording}
     if run.recording:
         found["age_ms"] = round(1000 * max(0.0, (now or time.time()) - (run.path / layout.JOURNAL).stat().st_mtime))
     if len(steps):

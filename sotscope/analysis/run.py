@@ -15,6 +15,7 @@ from sotscope.analysis.report import Report
 from sotscope.analysis.view import Selection, View
 from sotscope.catalog import ANALYZERS
 from sotscope.errors import AnalysisError
+from sotscope.plain import first_error
 from sotscope.store.reader import Run, open_run
 
 
@@ -43,7 +44,7 @@ def make_view(run: Run | str | Path, **selection: Any) -> View:
     try:
         chosen = Selection(**{key: value for key, value in selection.items() if value is not None})
     except ValidationError as error:
-        raise AnalysisError(_first(error)) from error
+        raise AnalysisError(first_error(error)) from error
     return View(run if isinstance(run, Run) else open_run(run, live=True), chosen)
 
 
@@ -52,7 +53,7 @@ def parameters(analyzer: Analyzer, given: dict[str, Any]) -> Params:
     try:
         return analyzer.Params(**given)
     except ValidationError as error:
-        raise AnalysisError(f"{analyzer.name}: {_first(error)}") from error
+        raise AnalysisError(f"{analyzer.name}: {first_error(error)}") from error
 
 
 def run_one(analyzer: Analyzer, view: View, params: dict[str, Any], pool: Pool) -> Report:
@@ -87,9 +88,3 @@ def _needs(analyzer: Analyzer, view: View) -> None:
     missing = [name for name in analyzer.scalars if name not in view.run.scalar_names]
     if missing:
         raise AnalysisError(f"{view.run.path.name} has no scalar {missing[0]}; record it again with this version.")
-
-
-def _first(error: ValidationError) -> str:
-    found = error.errors()[0]
-    where = ".".join(str(part) for part in found["loc"])
-    return f"{where}: {found['msg']} (got {found['input']!r})."

@@ -101,7 +101,7 @@ class View:
 
     def scalar(self, name: str) -> NDArray[Any]:
         """An always-on scalar of the rows: [token] or [token, layer] (the view's layers)."""
-        found: NDArray[Any] = self.run.scalars(name)[self.rows]
+        found = self.run.scalars_at(name, self.rows)
         spec = next(scalar for scalar in self.run.spec.scalars if scalar.name == name)
         if len(spec.dims) > 1 and spec.dims[1] == "layer":
             found = found[:, [self.run.layers.index(layer) for layer in self.layers]]

@@ -15,9 +15,7 @@ from sotscope.errors import LiveError, SotscopeError
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 WAIT_S = 120.0
 LOOK_S = 0.05
-MISSING = (
-    "bench dashboard drives a browser: pip install playwright, and install Chromium (Debian: apt-get install chromium)."
-)
+MISSING = "this drives a browser: pip install playwright, and install Chromium (Debian: apt-get install chromium)."
 NOTES = """
 (() => {
   const noted = window.noted = { tokens: {}, first: 0, heatmap: 0, clicks: [] };

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from sotscope.errors import LiveError
+from sotscope.plain import first_error
 
 State = Literal["starting", "idle", "preparing", "running", "paused", "ended", "dead"]
 """`ended`: the text is written and the run still open, so that it can be branched."""
@@ -88,9 +89,7 @@ def command_of(data: Any) -> Any:
     try:
         return _COMMANDS.validate_python(data)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "command"
-        raise LiveError(f"{where}: {first['msg']} (got {first['input']!r:.80}).") from error
+        raise LiveError(first_error(error)) from error
 
 
 class Ack(BaseModel):

@@ -29,6 +29,9 @@ from sotscope.store.lock import is_held
 from sotscope.store.safety import check_hierarchy
 from sotscope.store.tokens import Pieces, Tokens, tokens_of
 
+EVERY = (0, 1 << 31)
+"""All steps there can be."""
+
 
 def open_run(path: str | Path, live: bool = False) -> Run:
     """Open the run at ``path`` for reading.
@@ -230,12 +233,12 @@ class Run:
     @property
     def steps(self) -> pd.DataFrame:
         """One line a decode step; times in nanoseconds."""
-        return words(frame(self._journal.steps[: self._commit.steps]), mode="mode", reason="step_reason")
+        return self.steps_between(*EVERY)
 
     @property
     def drafts(self) -> pd.DataFrame:
         """One line a drafted token, accepted or not."""
-        return words(frame(self._journal.drafts[: self._commit.drafts]), reason="draft_reason")
+        return self.drafts_between(*EVERY)
 
     def steps_between(self, start: int, stop: int) -> pd.DataFrame:
         """The lines of ``steps`` from step ``start`` up to, not including, ``stop``."""

@@ -28,7 +28,7 @@
   };
   // what the server must know of it
   S.asked = () => {
-    const look = { run: S.look.run, colour: S.look.colour, scalar: S.look.scalar, site: S.look.site, theme: S.theme() };
+    const look = { run: S.look.run, scalar: S.look.scalar, site: S.look.site, theme: S.theme() };
     for (const name of NUMBERS) if (S.look[name] !== null && S.look[name] !== undefined) look[name] = S.look[name];
     return look;
   };

@@ -9,6 +9,7 @@ import pandas as pd
 
 from sotscope.plain import plain
 from sotscope_dashboards import style
+from sotscope_dashboards.panels import parts
 from sotscope_dashboards.panels.contract import Kind, Panel
 from sotscope_dashboards.scene import Scene
 
@@ -28,7 +29,7 @@ class Candidates(Panel):
     def draw(self, scene: Scene) -> dict[str, Any]:
         table = self.table(scene)
         if scene.run is None or scene.cursor < 0:
-            return {"after": "", "cursor": -1, "rows": [], "why": scene.why if scene.run is None else "No token yet."}
+            return {"after": "", "cursor": -1, "rows": [], "why": scene.why if scene.run is None else parts.NO_ROWS}
         label = scene.run.tokens_at(scene.lineage[[scene.cursor]]).labels[0]
         why = "" if len(table) else "Not recorded for prompt tokens; record with --prompt-logits."
         return {

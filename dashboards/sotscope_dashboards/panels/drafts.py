@@ -42,7 +42,7 @@ class Drafts(Panel):
     look_for: ClassVar[str] = "The slot where acceptance falls: a window beyond it costs more than it gives."
     not_meant: ClassVar[str] = "A refused draft is no error: under the exact policy the text is what ar would write."
 
-    @parts.figure
+    @parts.figure(parts.EMPTY)
     def draw(self, scene: Scene) -> dict[str, Any]:
         drafts, steps = _drafts(scene)
         slots, reasons = by_slot(drafts), by_reason(drafts)

@@ -13,14 +13,12 @@ from sotscope.plain import plain
 from sotscope_dashboards import style
 from sotscope_dashboards.panels import parts
 from sotscope_dashboards.panels.contract import Panel
-from sotscope_dashboards.scene import Scene
+from sotscope_dashboards.scene import POSITIONS, Scene, position_of
 
 NEWEST = 1000
 """Events that are listed, at most."""
 LONG = 300
 """Letters of one event that are shown."""
-POSITIONS = ("position", "pos", "onset")
-"""Where an event's data says which position it is about, the first that is there."""
 COLUMNS = [
     {"field": "after_s", "headerName": "after (s)", "type": "numericColumn", "width": 100},
     {"field": "kind", "headerName": "kind", "width": 110},
@@ -61,7 +59,7 @@ def _lines(scene: Scene) -> list[dict[str, Any]]:
     the first outcome."""
     if scene.run is None:
         raise parts.NothingError(scene.why)
-    events = scene.event_list()
+    events = scene.events()
     times = [time for event in events if (time := _number(event.get("time"))) is not None]
     found = [line for event in events for line in _said(event, times[0] if times else 0.0)]
     told = {event.get("seq") for event in events if event.get("kind") == "branch"}
@@ -77,11 +75,10 @@ def _number(value: object) -> float | None:
 def _said(event: Mapping[str, Any], begin: float) -> list[dict[str, Any]]:
     """The lines of an event: a setting's warnings are one each."""
     kind, time = str(event.get("kind", "")), _number(event.get("time"))
-    position = next((_number(event[key]) for key in POSITIONS if _number(event.get(key)) is not None), None)
     base = {
         "time": None if time is None else datetime.fromtimestamp(time, UTC).isoformat(timespec="milliseconds"),
         "after_s": None if time is None else round(time - begin, 3),
-        "position": None if position is None else int(position), "alarm": kind == "alarm",
+        "position": position_of(event), "alarm": kind == "alarm",
     }  # fmt: skip
     data = {key: value for key, value in event.items() if key not in ("kind", "time")}
     word = "ALARM" if kind == "alarm" else kind

@@ -24,7 +24,7 @@ class Heads(Panel):
     not_meant: ClassVar[str] = "A large output is not yet a large effect: the output projection may cancel it."
     by_cursor: ClassVar[bool] = True
 
-    @parts.figure
+    @parts.figure(parts.EMPTY)
     def draw(self, scene: Scene) -> dict[str, Any]:
         norm, layers = _norms(scene)
         share = _share(norm)

@@ -31,7 +31,7 @@ class Latency(Panel):
         "These are the loop's own times: the first steps of a process are slow, others may compute."
     )
 
-    @parts.figure
+    @parts.figure(parts.EMPTY)
     def draw(self, scene: Scene) -> dict[str, Any]:
         steps = _steps(scene)
         decode = steps[~steps.prefill]

@@ -33,7 +33,7 @@ class Layers(Panel):
     not_meant: ClassVar[str] = "A large norm alone is no fault: the first token's is always large (attention sink)."
     by_cursor: ClassVar[bool] = True
 
-    @parts.figure
+    @parts.figure(parts.EMPTY)
     def draw(self, scene: Scene) -> dict[str, Any]:
         found = _profiles(scene)
         theme = scene.look.theme

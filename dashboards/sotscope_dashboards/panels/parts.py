@@ -20,24 +20,32 @@ WIDE = 124
 """Letters of a headline that fit beside each other; plotly does not wrap text."""
 
 
+NO_ROWS = "No token yet."
+EMPTY = 240
+"""Pixels of a figure that is a sentence."""
+
+
 class NothingError(AnalysisError):
     """There is nothing to draw; the message is the sentence that says so."""
 
 
-def figure(draw: Drawn) -> Drawn:
-    """A ``draw`` that shows what it cannot draw, or read, as a sentence."""
+def figure(height: int) -> Callable[[Drawn], Drawn]:
+    """A ``draw`` that shows what it cannot draw, or read, as a sentence, ``height`` pixels high."""
 
-    @wraps(draw)
-    def safe(self: Any, scene: Scene) -> dict[str, Any]:
-        try:
-            return draw(self, scene)
-        except (SotscopeError, OSError) as why:
-            made = style.sentence("", scene.look.theme)
-            lines = textwrap.wrap(str(why), 88)
-            made["layout"]["annotations"][0]["text"] = "<br>".join(map(style.escaped, lines))
-            return made
+    def around(draw: Drawn) -> Drawn:
+        @wraps(draw)
+        def safe(self: Any, scene: Scene) -> dict[str, Any]:
+            try:
+                return draw(self, scene)
+            except (SotscopeError, OSError) as why:
+                made = style.sentence("", scene.look.theme, height)
+                lines = textwrap.wrap(str(why), 88)
+                made["layout"]["annotations"][0]["text"] = "<br>".join(map(style.escaped, lines))
+                return made
 
-    return safe
+        return safe
+
+    return around
 
 
 def grid(draw: Drawn) -> Drawn:
@@ -74,7 +82,7 @@ def rows_in_view(scene: Scene) -> NDArray[np.int64]:
     if scene.run is None:
         raise NothingError(scene.why)
     if not scene.total:
-        raise NothingError("No rows yet: they come with the first step.")
+        raise NothingError(NO_ROWS)
     if not len(scene.rows):
         raise NothingError("No rows in this range.")
     return scene.rows

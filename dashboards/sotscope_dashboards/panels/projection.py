@@ -39,7 +39,7 @@ class Projection(Panel):
     )
     by_cursor: ClassVar[bool] = True
 
-    @parts.figure
+    @parts.figure(parts.EMPTY)
     def draw(self, scene: Scene) -> dict[str, Any]:
         found = Projected(scene)
         theme = scene.look.theme
@@ -81,9 +81,10 @@ class Projected:
 
     @cached_property
     def basis(self) -> int:
-        """First rows of the lineage that the axes stand for: as asked, or the largest power of two there is."""
+        """First rows of the lineage that the axes stand for: the largest power of two there is, so that they seldom
+        change while a run grows."""
         total = self.scene.total
-        return min(max(self.scene.look.basis or 1 << max(0, total.bit_length() - 1), 3), total)
+        return min(max(1 << max(0, total.bit_length() - 1), 3), total)
 
     @cached_property
     def _axes(self) -> Fit:

@@ -10,9 +10,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from sotscope_dashboards import style
+from sotscope_dashboards.panels import parts
 from sotscope_dashboards.panels.contract import Panel
 from sotscope_dashboards.pooling import COLUMNS, Grid, pool
-from sotscope_dashboards.scene import Scene
+from sotscope_dashboards.scene import Scene, position_of
 
 HEIGHT = 380
 UNITS = {
@@ -42,15 +43,12 @@ class States(Panel):
     )
     not_meant: ClassVar[str] = "A bright cell is unusual for its layer, not wrong; the first token always stands out."
 
+    @parts.figure(HEIGHT)
     def draw(self, scene: Scene) -> dict[str, Any]:
         theme = scene.look.theme
-        if scene.run is None:
-            return style.sentence(scene.why, theme, HEIGHT)
-        if not len(scene.rows):
-            return style.sentence("No token yet.", theme, HEIGHT)
-        if scene.site != "resid" and len(scene.rows) > MOST:
-            text = f"{len(scene.rows):,} tokens are in view; zoom in to {MOST:,} to see {scene.site}."
-            return style.sentence(text, theme, HEIGHT)
+        rows = parts.rows_in_view(scene)
+        if scene.site != "resid" and len(rows) > MOST:
+            raise parts.NothingError(f"{len(rows):,} tokens are in view; zoom in to {MOST:,} to see {scene.site}.")
         values = cells(scene)
         grid = pool(values)
         heat, said = _heatmap(scene, grid)
@@ -74,9 +72,9 @@ class States(Panel):
         layout["yaxis4"] |= {"visible": False, "range": [0, 1], "fixedrange": True}
         return {"data": [heat, bars, *lines, _marks(scene)], "layout": layout}
 
+    @parts.columns("token", "label", "mode", "entropy", "margin")
     def table(self, scene: Scene) -> pd.DataFrame:
-        if scene.run is None or not len(scene.rows):
-            return pd.DataFrame(columns=["token", "label", "mode", "entropy", "margin"])
+        parts.rows_in_view(scene)
         values = cells(scene)
         facts = {"token": np.arange(*scene.range), "label": scene.labels, "mode": scene.tokens.modes}
         facts |= {name: scene.scalar(name) for name in ("entropy", "margin")}
@@ -205,11 +203,11 @@ def _marks(scene: Scene) -> dict[str, Any]:
     """Commands and alarms as marks with words, at the token where they took effect; at most 40 are written out."""
     start, stop = scene.range
     found = []
-    for event in scene.event_list():
-        at = event.get("pos", event.get("position"))
+    for event in scene.events():
+        at = position_of(event)
         if event["kind"] == "command":
             words = ", ".join(f"{key} {value}" for key, value in event["changes"].items())
-            found.append((at, "diamond", f"{words}", "accent"))
+            found.append((at, "diamond", words, "accent"))
         elif event["kind"] == "alarm":
             found.append((at if at is not None else scene.total - 1, "triangle-up", event["alarm"], "alarm"))
         elif event["kind"] == "branch":
@@ -218,7 +216,7 @@ def _marks(scene: Scene) -> dict[str, Any]:
     colours = style.THEMES[scene.look.theme]
     return {
         "type": "scatter", "mode": "markers+text", "yaxis": "y4", "x": [mark[0] for mark in shown],
-        "y": [0.5] * len(shown), "text": [style.escaped(mark[2])[:40] for mark in shown[:40]],
+        "y": [0.5] * len(shown), "text": [style.escaped(mark[2][:40]) for mark in shown[:40]],
         "textposition": "middle right", "textfont": {"color": [colours[mark[3]] for mark in shown]},
         "marker": {"symbol": [mark[1] for mark in shown], "size": 9, "color": [colours[mark[3]] for mark in shown]},
         "hovertemplate": "token %{x}: %{text}<extra></extra>", "cliponaxis": False, "name": "events",

@@ -10,8 +10,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from sotscope.analysis.head import Head, load_head, missing
+from sotscope.analysis.lens_look import Task, look
 from sotscope.errors import SotscopeError
+from sotscope.store.reader import Run
 from sotscope_dashboards import style
+from sotscope_dashboards.panels import parts
 from sotscope_dashboards.panels.contract import Kind, Panel
 from sotscope_dashboards.scene import Scene
 
@@ -35,7 +38,7 @@ class Words(Panel):
         if head is None:
             return {"why": why, "layers": [], "tokens": [], "cells": []}
         layers, at = shown_layers(scene), _tokens(scene)
-        found = look(scene, head, layers, at)
+        found = cells(scene, head, layers, at)
         labels = scene.run.tokens_at(scene.lineage[at]).labels if scene.run is not None else []
         return {
             "why": "", "layers": layers[::-1], "cursor": scene.cursor,
@@ -49,7 +52,7 @@ class Words(Panel):
             return pd.DataFrame(columns=["token", "label", "layer", "word", "probability"])
         layers, at = shown_layers(scene), _tokens(scene)
         labels = scene.run.tokens_at(scene.lineage[at]).labels
-        found = look(scene, head, layers, at)
+        found = cells(scene, head, layers, at)
         lines = [
             [int(i), text, layer, *_cell(found[int(i), layer], head)]
             for i, text in zip(at, labels, strict=True)
@@ -62,7 +65,7 @@ def _head(scene: Scene) -> tuple[str, Head | None]:
     """The head that reads the states, or why there is none."""
     run = scene.run
     if run is None or not scene.total:
-        return scene.why if run is None else "No token yet.", None
+        return scene.why if run is None else parts.NO_ROWS, None
     if "resid" not in run.sites:
         return "This run has no resid; record it with --sites resid.", None
     if "head" not in scene.memo:
@@ -92,45 +95,29 @@ def _tokens(scene: Scene) -> NDArray[np.int64]:
     return np.arange(max(0, stop - TOKENS), stop)
 
 
-def look(
+def cells(
     scene: Scene, head: Head, layers: list[int], at: NDArray[np.int64]
 ) -> dict[tuple[int, int], tuple[int, float]]:
-    """(token, layer): the likeliest word and its probability; worked out once a row."""
+    """(token, layer): the likeliest word (-1: its state is not finite) and its probability; worked out once a row."""
     known = scene.memo.setdefault("words", {})
-    rows = scene.lineage[at]
-    wanted = [(int(row), layer) for row in rows for layer in layers if (int(row), layer) not in known]
-    if wanted and scene.run is not None:
+    rows = scene.lineage[at].tolist()
+    new = sorted({row for row, layer in product(rows, layers) if (row, layer) not in known})
+    if new and scene.run is not None:
         # all in one product: most of its time is the reading of the head's weight, however few the states
-        new, layers_of = sorted({row for row, _ in wanted}), sorted({layer for _, layer in wanted})
-        states = scene.run.take("resid", np.array(new), layers=tuple(layers_of))
-        said = _said(head, states.reshape(-1, states.shape[-1]))
-        known |= dict(zip(product(new, layers_of), said, strict=True))
+        known |= dict(zip(product(new, layers), _said(scene.run, head, np.array(new), layers), strict=True))
         while len(known) > KEPT:
             known.pop(next(iter(known)))
-    return {
-        (int(i), k): known.get((int(row), k), (-1, np.nan)) for i, row in zip(at, rows, strict=True) for k in layers
-    }
+    return {(int(i), layer): known[row, layer] for i, row in zip(at, rows, strict=True) for layer in layers}
 
 
-def _said(head: Head, states: NDArray[np.float32]) -> list[tuple[int, float]]:
-    """The likeliest word of each of ``states [n, dim]`` and its probability; -1 where a number is not finite.
-
-    A softmax block by block, so that logits are used while they are in the processor's cache.
-    """
-    best, top, total = np.zeros(len(states), np.int64), np.full(len(states), -np.inf, np.float32), np.zeros(len(states))
-    each = np.arange(len(states))
-    with np.errstate(all="ignore"):
-        for start, logits in head.blocks(head.normed(states)):
-            at = logits.argmax(1)
-            here = logits[each, at]  # NaN where there is one: argmax finds it
-            best = np.where(here > top, start + at, best)
-            higher = np.maximum(top, here)
-            total *= np.exp(top - higher)
-            logits -= higher[:, None]
-            total += np.exp(logits, out=logits).sum(1)
-            top = higher
-        good = np.isfinite(top) & np.isfinite(states).all(1)
-        return [(int(word), float(p)) for word, p in zip(np.where(good, best, -1), 1 / total, strict=True)]
+def _said(run: Run, head: Head, rows: NDArray[np.int64], layers: list[int]) -> list[tuple[int, float]]:
+    """[row, layer] in one list: the likeliest word and its probability, by the lens that reports use."""
+    unknown = np.full(len(rows), -1)
+    with np.errstate(all="ignore"):  # what is not finite is named as such
+        seen = look(Task(run, head, rows, tuple(layers), None, unknown, unknown, top=1))
+    finite = np.isfinite(run.take("resid", rows, layers=tuple(layers))).all(-1)
+    words = np.where(finite, seen.ids[..., 0], -1)
+    return list(zip(words.ravel().tolist(), seen.probs[..., 0].ravel().tolist(), strict=True))
 
 
 def _cell(found: tuple[int, float], head: Head) -> list[Any]:
