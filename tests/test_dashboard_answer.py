@@ -9,17 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from sotscope.live.commands import Ack, Status
-from sotscope.store.reader import Run
+from sotscope.store.reader import Run, open_run
+from sotscope.store.writer import RunWriter
 from sotscope.testing.runs import write_run
+from sotscope_dashboards import jobs, speed
 from sotscope_dashboards.answer import TEXT, Answers, Request
 from sotscope_dashboards.app import make_app
 from sotscope_dashboards.catalog import PANELS
 from sotscope_dashboards.control import SILENCE_S, Control, Turns
 from sotscope_dashboards.library import Library
 from sotscope_dashboards.look import Look
+from sotscope_dashboards.pooling import pool
 from sotscope_dashboards.scene import Scene
 from sotscope_dashboards.speed import numbers
 
@@ -221,3 +225,56 @@ def test_a_mistake_is_one_line_of_json(method: str, route: str, body: Any, clien
     error = answer.get_json()["error"]
     assert error
     assert "\n" not in error
+
+
+def test_latency_is_of_a_token_not_of_a_step() -> None:
+    steps = pd.DataFrame({"rows": [1, 3], "forward_ns": [10e6, 30e6], "draft_ns": 0, "accept_ns": 0, "capture_ns": 0})
+    found = speed.of_steps(steps)
+    assert (found["p50"], found["p95"], found["tokens_per_s"], found["tokens_per_forward"]) == (10, 10, 100, 2)
+
+
+def test_pooling_shows_what_is_farthest_from_zero() -> None:
+    values = np.full((1024, 1), 0.5)
+    values[7], values[100], values[200:202] = -9, np.nan, np.inf
+    grid = pool(values)
+    assert (grid.width, grid.cells.shape, grid.nonfinite) == (2, (1, 512), 3)
+    assert grid.cells[0, 3] == -9
+    assert grid.cells[0, 50] == 0.5
+    assert np.isnan(grid.cells[0, 100])
+    assert grid.said == "2 tokens a cell (the farthest from 0 shows) · 3 numbers are NaN or infinite (blank)"
+
+
+def test_an_event_that_comes_is_seen(tmp_path: Path) -> None:
+    given = run_in(tmp_path)
+    with RunWriter(tmp_path / "b.sot", given.spec, attributes=given.attributes, piece_of=None) as writer:
+        writer.event("config", settings={})
+        writer.flush()
+        run, memo = open_run(tmp_path / "b.sot", live=True), dict[Any, Any]()
+        kinds = lambda: [event["kind"] for event in Scene(Look(), run, memo=memo).events()]  # noqa: E731
+        assert kinds() == ["config"]
+        writer.event("command", changes={"mode": "sot"}, pos=3)
+        writer.flush()
+        run.refresh()
+        assert kinds() == ["config", "command"]
+
+
+def test_jobs_of_tabs_that_are_gone_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = []
+
+    class Quick:
+        def __init__(self, *given: Any) -> None:
+            self.number = len(ended)
+
+        def state(self) -> dict[str, Any]:
+            return {"state": "done"}
+
+        def end(self) -> None:
+            ended.append(self)
+
+    monkeypatch.setattr(jobs, "_Job", Quick)
+    scene, kept = Scene(Look(), run_in(tmp_path)), jobs.Jobs()
+    for tab in range(jobs.MOST_JOBS + 3):
+        kept.start(str(tab), scene, "tsne")
+    states = [kept.state(str(tab))["state"] for tab in range(jobs.MOST_JOBS + 3)]
+    assert states == ["none"] * 3 + ["done"] * jobs.MOST_JOBS
+    assert len(ended) == 3

@@ -77,3 +77,9 @@ def test_any_way_of_asking_gives_the_same_tokens(tmp_path_factory: pytest.TempPa
 
 def _within(frame: Frame) -> dict[int, list[str]]:
     return {at: found for at, found in frame.refused.items() if frame.start <= at < frame.stop}
+
+
+def test_a_draft_of_a_step_of_another_sequence_is_not_shown(tmp_path: Path) -> None:
+    run = made(tmp_path)
+    others = np.delete(run.rows(), 5)  # the row whose step refused a draft belongs to another lineage
+    assert frame_of(run, others, 0, 99).refused == {}

@@ -31,11 +31,12 @@ def numbers(scene: Scene, now: float | None = None) -> dict[str, Any]:
         found["memory_mb"] = round(float(steps.rss.iloc[-1]) / MB)
         found["window"] = int(steps.window.iloc[-1])
         found["mode"] = steps["mode"].iloc[-1]
-    found |= _speed(steps[steps["mode"] != "prompt"])
+    found |= of_steps(steps[steps["mode"] != "prompt"])
     return dict(plain(found))
 
 
-def _speed(steps: pd.DataFrame) -> dict[str, float]:
+def of_steps(steps: pd.DataFrame) -> dict[str, float]:
+    """Speed and latency (ms a token) of decode ``steps`` (nanoseconds); empty where there is none."""
     if not len(steps):
         return {}
     spent = (steps.draft_ns + steps.forward_ns + steps.accept_ns + steps.capture_ns).to_numpy(float) / 1e6
