@@ -1,14 +1,14 @@
 """The table of contents: everything that can be added with one new file and one line here.
 
 Values are ``"module:attr"`` strings; reading this file loads none of them. Other distributions add entries through the
-entry-point groups ``sotscope.sites``, ``sotscope.families``, ``sotscope.drafters`` and ``sotscope.gates``.
+entry-point groups named below (``sotscope.sites``, ``sotscope.monitors`` ...).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from sotscope.errors import AnalysisError, DecodeError
+from sotscope.errors import AnalysisError, DecodeError, HealthError
 from sotscope.registry import Registry
 
 SITES: Registry[Any] = Registry(
@@ -107,4 +107,50 @@ ANALYZERS: Registry[Any] = Registry(
     },
     group="sotscope.analyzers",
     error=AnalysisError,
+)
+
+MONITORS: Registry[Any] = Registry(
+    "monitor",
+    {
+        "non_finite": "sotscope.health.monitors.non_finite:NonFinite",
+        "norms": "sotscope.health.monitors.norms:Norms",
+        "collapse": "sotscope.health.monitors.collapse:Collapse",
+        "repetition": "sotscope.health.monitors.repetition:Repetition",
+        "entropy": "sotscope.health.monitors.entropy:Entropy",
+        "perplexity": "sotscope.health.monitors.perplexity:Perplexity",
+        "heads": "sotscope.health.monitors.heads:Heads",
+        "lag": "sotscope.health.monitors.lag:Lag",
+        "loop_risk": "sotscope.health.monitors.loop_risk:LoopRisk",
+    },
+    group="sotscope.monitors",
+    error=HealthError,
+)
+
+RECOVERIES: Registry[Any] = Registry(
+    "recovery",
+    {
+        "rollback": "sotscope.health.recoveries.rollback:Rollback",
+        "refresh": "sotscope.health.recoveries.refresh:Refresh",
+        "rescale": "sotscope.health.recoveries.rescale:Rescale",
+        "plain": "sotscope.health.recoveries.plain:Plain",
+        "stop": "sotscope.health.recoveries.stop:Stop",
+    },
+    group="sotscope.recoveries",
+    error=HealthError,
+)
+
+INTERVENTIONS: Registry[Any] = Registry(
+    "intervention",
+    {
+        "prune": "sotscope_hooks.interventions.prune:Prune",
+        "interpolate": "sotscope_hooks.interventions.interpolate:Interpolate",
+        "rescale": "sotscope_hooks.interventions.rescale:Rescale",
+        "steer": "sotscope_hooks.interventions.steer:Steer",
+        "transfer": "sotscope_hooks.interventions.transfer:Transfer",
+        "temperature": "sotscope_hooks.interventions.temperature:Temperature",
+        "skip": "sotscope_hooks.interventions.skip:Skip",
+        "freeze": "sotscope_hooks.interventions.freeze:Freeze",
+    },
+    group="sotscope.interventions",
+    error=HealthError,
 )

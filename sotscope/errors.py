@@ -47,3 +47,7 @@ class AnalysisError(SotscopeError):
 
 class LiveError(SotscopeError):
     """A command that the engine does not know, or that makes no sense to it now."""
+
+
+class HealthError(SotscopeError):
+    """A monitor, recovery or intervention that does not exist, or that cannot be used on this run or model."""

@@ -43,9 +43,11 @@ FINISH_REASONS = (
     "error",
     "branched",
     "criteria",
+    "rolled_back",
+    "stopped",
 )
 """Why a sequence ended; the index is what the store holds. `open`: it has not ended, or its writer died. `criteria`: a
-stopping criterion of the user's."""
+stopping criterion of the user's. `rolled_back`: a recovery went on elsewhere, `stopped`: one ended it."""
 
 STEP_REASONS = ("plain", "drafted", "gated", "prefill", "last_row")
 """Why a step had the width it had; the index is what the store holds."""
@@ -128,11 +130,29 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """Something is wrong with the states or with the recording. ``data`` is the evidence in numbers."""
+    """Something is wrong with the states or with the recording. ``data`` is the evidence in numbers.
+
+    A monitor's alarm is named after it and has ``onset``, the position where it began, ``pos``, that of the row that
+    raised it, and ``episode``, its number in the run; others have -1.
+    """
 
     kind: str
     message: str
     data: Mapping[str, Any] = field(default_factory=dict)
+    severity: str = "warning"
+    onset: int = -1
+    pos: int = -1
+    episode: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmEnd:
+    """The episode that an alarm began is over: ``pos`` is the last position at which it was wrong."""
+
+    kind: str
+    episode: int
+    onset: int
+    pos: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,13 +29,17 @@ _BF16 = np.dtype(ml_dtypes.bfloat16)
 
 @dataclass(frozen=True)
 class Captured:
-    """The rows of one step: ``states[site] [row, ...]`` in the model's own type, ``scalars[name] [row, ...]``."""
+    """The rows of one step: ``states[site] [row, ...]`` in the model's own type, ``scalars[name] [row, ...]``.
+
+    ``resid`` [row, layer, dim] in float32 is always there, whether it is stored or not.
+    """
 
     states: dict[str, NDArray[Any]]
     scalars: dict[str, NDArray[Any]]
     present: NDArray[np.bool_]
     top_id: NDArray[np.int32]
     top_logprob: NDArray[np.float32]
+    resid: NDArray[np.float32]
 
 
 class Tap:
@@ -220,7 +224,7 @@ class Tap:
                 raise CaptureError(f"logits for {len(self.logits)} of {rows} rows; the forward kept too few.")
             facts = logit_facts(self.logits[:rows], np.array(next_ids, np.int32), self._top_k)
         scalars.update(facts.scalars)
-        return Captured(states, scalars, present, facts.top_id, facts.top_logprob)
+        return Captured(states, scalars, present, facts.top_id, facts.top_logprob, resid)
 
     def _collect(self) -> None:
         """Bring what was cloned on an accelerator to the host: one transfer a site and device."""

@@ -257,6 +257,11 @@ class Run:
         found: NDArray[np.int32] = self._journal.rows["step"][rows]
         return found
 
+    def positions_at(self, rows: NDArray[np.int64]) -> NDArray[np.int32]:
+        """[token] the position in its sequence of each of the rows with these indices."""
+        found: NDArray[np.int32] = self._journal.rows["pos"][rows]
+        return found
+
     def top_at(self, row: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         """``top`` of the row with this index: ids [k] and log-probabilities [k]."""
         record = self._journal.rows[row]

@@ -8,28 +8,15 @@ from typing import Any
 
 from sotscope.catalog import GATES
 from sotscope.errors import DecodeError
-from sotscope.registry import unknown
+from sotscope.parameters import check_parameters
 
 SUPPLIED = "widths"
 """What a gate gets from the program, never from its user."""
-_NUMBERS: Mapping[type, tuple[type, ...]] = {int: (int,), float: (int, float)}
 
 
 def check_options(name: str, options: Mapping[str, Any]) -> None:
-    """Raises DecodeError in one line for an unknown gate, a parameter it does not have, or a value of another type.
-
-    Whether a number is in its range is for the gate itself to say.
-    """
-    known = {key: given.default for key, given in inspect.signature(GATES.get(name)).parameters.items()}
-    known.pop(SUPPLIED, None)
-    for key, value in options.items():
-        if key not in known:
-            raise DecodeError(
-                unknown(f"parameter of gate {name}", key, list(known)) if known else f"gate {name} takes no parameters."
-            )
-        kind = type(known[key])
-        if kind in _NUMBERS and type(value) not in _NUMBERS[kind]:
-            raise DecodeError(f"gate {name}: {key} = {value!r} is not a {'whole ' * (kind is int)}number.")
+    """Raises DecodeError in one line for an unknown gate, a parameter it does not have, or a value of another type."""
+    check_parameters(GATES, name, options, supplied=(SUPPLIED,), error=DecodeError)
 
 
 def check_gates(gates: Mapping[str, Mapping[str, Any]]) -> None:
