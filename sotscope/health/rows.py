@@ -37,16 +37,17 @@ def rows_of_step(
 
 def rows_of_run(run: Run, indices: NDArray[np.int64], watched: tuple[int, ...]) -> Iterator[Row]:
     """Of a run, the rows with these indices, in this order; ``watched`` layers as ``watched_of`` gives them."""
+    ran = run.present
     for start in range(0, len(indices), _BLOCK):
         part = indices[start : start + _BLOCK]
         tokens = run.tokens_at(part)
         scalars = {name: run.scalars_at(name, part) for name in run.scalar_names}
-        present, pos = run.present[part], run.positions_at(part)
-        states = run.take("resid", part, layers=watched) if watched else None
+        pos, states = run.positions_at(part), run.take("resid", part, layers=watched) if watched else None
         for i in range(len(part)):
             yield _row(
                 int(pos[i]), int(tokens.ids[i]), int(tokens.next_ids[i]), tokens.modes[i] in GIVEN,
-                {name: values[i] for name, values in scalars.items()}, present[i], None if states is None else states[i],
+                {name: values[i] for name, values in scalars.items()}, ran[part[i]],
+                None if states is None else states[i],
             )  # fmt: skip
 
 
@@ -55,9 +56,7 @@ def watched_of(run: Run) -> tuple[int, ...]:
     return watched_layers(run.layers) if "resid" in run.sites else ()
 
 
-def _row(
-    pos: int, token: int, next_id: int, given: bool, scalars: Mapping[str, Any], present: Any, states: Any
-) -> Row:
+def _row(pos: int, token: int, next_id: int, given: bool, scalars: Mapping[str, Any], present: Any, states: Any) -> Row:
     return Row(
         pos, token, next_id, given, scalars["norm"], scalars["max_abs"], scalars["nonfinite"], scalars["cosine"],
         present, float(scalars["entropy"]), float(scalars["logprob"]), float(scalars["margin"]), states,
