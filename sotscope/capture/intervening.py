@@ -1,0 +1,363 @@
+"""The engine of interventions: hooks that change rows while the model runs, attached on enter and gone on exit.
+
+They run before the hooks of taps and watches, which therefore see what the model really uses. The engine knows neither
+the decode loop nor the store; which row it is, a forward's position says.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.hooks import RemovableHandle
+
+from sotscope.capture.contracts import unwrap
+from sotscope.capture.edit import entering, read_rows, width_of, with_input, with_state, write_rows
+from sotscope.capture.interventions import (
+    Intervention,
+    InterventionConfig,
+    Place,
+    Recurrent,
+    Rowwise,
+    read_intervention,
+    span,
+)
+from sotscope.capture.plan import Plan, Point, anatomy, make_plan, site_names
+from sotscope.catalog import INTERVENTIONS, SITES
+from sotscope.errors import CaptureError, HealthError, SiteError
+from sotscope.parameters import check_parameters
+from sotscope.plain import ranges
+
+KEPT = 128
+"""Positions whose memories are kept, for each layer: more than any draft window, to undo rejected rows."""
+MOST = 32
+"""Names that fit into the mask of a row."""
+
+Key = tuple[str, int]
+"""A site and a layer."""
+
+
+class Applied:
+    """One intervention at one layer: the rows it changes, how strongly, and what it remembers of the last ones."""
+
+    def __init__(self, point: Point, intervention: Rowwise | Recurrent, where: range, strength: float) -> None:
+        self.point = point
+        self.intervention = intervention
+        self._where = where
+        self._strength = strength
+        self._memories: dict[int, Any] = {}
+
+    def change(self, states: Tensor, entered: Tensor | None, positions: range) -> Tensor:
+        """``states [row, value]`` at ``positions`` changed; the same object where no row is in the token range."""
+        low, high = (
+            min(max(edge - positions.start, 0), len(positions)) for edge in (self._where.start, self._where.stop)
+        )
+        rows = states if entered is None else torch.stack((entered, states), 1)
+        if isinstance(self.intervention, Recurrent):
+            changed = self._recur(rows, positions, low, high)
+        else:
+            changed = self.intervention.rows(rows[low:high], positions[low:high]) if low < high else states[:0]
+        old = states[low:high]
+        if changed.shape != old.shape:
+            name = self.intervention.name
+            raise HealthError(f"intervention {name} made {list(changed.shape)} of rows {list(old.shape)}.")
+        if low == high:
+            return states
+        if self._strength != 1:
+            changed = old + self._strength * (changed - old)
+        return torch.cat((states[:low], changed, states[high:]))  # not in place: a memory may look into the old rows
+
+    def _recur(self, rows: Tensor, positions: range, low: int, high: int) -> Tensor:
+        assert isinstance(self.intervention, Recurrent)
+        for known in [pos for pos in self._memories if pos >= positions.start]:  # rejected rows
+            del self._memories[known]
+        memory = self._memories.get(positions.start - 1)
+        out: list[Tensor] = []
+        for i, pos in enumerate(positions[:high]):
+            if i < low:
+                memory = self.intervention.watch(rows[i], memory, pos)
+            else:
+                state, memory = self.intervention.row(rows[i], memory, pos)
+                out.append(state)
+            self._memories[pos] = memory
+        for old in list(self._memories)[:-KEPT]:
+            del self._memories[old]
+        return torch.stack(out) if out else rows.flatten(1)[:0, : rows.shape[-1]]
+
+
+@dataclass(frozen=True)
+class Active:
+    """An intervention that is on, with what does it at each layer."""
+
+    config: InterventionConfig
+    label: str
+    site: str
+    where: range
+    at: Mapping[Key, Applied]
+
+
+class Intervening:
+    """Changes states of ``model`` as ``configs`` say, in their order, for one sequence at a time.
+
+    ``configs`` are InterventionConfigs, mappings or texts such as ``prune:layers=10-20,k=3``; ``prompt_length`` tells
+    where ``tokens=generated`` begins. ``module_names`` gives module paths by hand, as for recording. Rows that are
+    changed carry no gradient.
+
+    Raises HealthError for settings that make no sense or contradict each other, SiteError for a site or layer that the
+    model does not have. Nothing is attached then.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        configs: Sequence[str | Mapping[str, Any] | InterventionConfig],
+        prompt_length: int,
+        *,
+        module_names: Mapping[str, str] | None = None,
+    ) -> None:
+        self._body = model.anatomy if isinstance(model, Plan) else anatomy(model)
+        self._module_names = module_names
+        self._prompt_length = prompt_length
+        self.names: list[str] = []
+        """Every intervention there has been, on or off; the place of a name is its bit in ``active``."""
+        self.configs: tuple[InterventionConfig, ...] = ()
+        """The settings that hold now."""
+        self._schedule: list[tuple[int, tuple[Active, ...]]] = []
+        self._entered = self._off = False
+        self._handles: dict[Key | None, RemovableHandle] = {}
+        self._rows = range(0)
+        self.set(configs, 0)
+
+    # -- what is on --------------------------------------------------------------------------------------------
+
+    def set(self, configs: Sequence[str | Mapping[str, Any] | InterventionConfig], from_position: int) -> None:
+        """From ``from_position`` on these hold; rows before it keep what they had, also when they are fed again.
+
+        Those that were on already with the same settings go on with what they remember; new ones begin anew. On an
+        error nothing changes.
+        """
+        self._set([read_intervention(config) for config in configs], from_position, self._schedule)
+
+    def restart(self, prompt_length: int) -> None:
+        """Another sequence: what holds now holds from its first row. (A branch needs no restart: its rows have their
+        positions.)"""
+        before, self._prompt_length = self._prompt_length, prompt_length
+        try:
+            self._set(self.configs, 0, [])
+        except HealthError:
+            self._prompt_length = before
+            raise
+
+    def active(self, position: int) -> int:
+        """Bit i is set where ``names[i]`` changes the row at ``position``."""
+        _, actives = next((entry for entry in reversed(self._schedule) if entry[0] <= position), (0, ()))
+        return sum(1 << self.names.index(active.label) for active in actives if position in active.where)
+
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        """Forwards inside are those of the unchanged model; what is remembered stays."""
+        before, self._off = self._off, True
+        try:
+            yield
+        finally:
+            self._off = before
+
+    def _set(
+        self, configs: Sequence[InterventionConfig], start: int, schedule: list[tuple[int, tuple[Active, ...]]]
+    ) -> None:
+        labels = _labels(configs)
+        names = [*self.names, *(label for label in labels if label not in self.names)]
+        if len(names) > MOST:
+            raise HealthError(f"{len(names)} interventions in one run; a row can tell {MOST} apart.")
+        kept = [entry for entry in schedule if entry[0] < start]
+        running = {active.label: active for active in kept[-1][1]} if kept else {}
+        actives: list[Active] = []
+        for config, label in zip(configs, labels, strict=True):
+            before = running.get(label)
+            if config.active:
+                actives.append(before if before and before.config == config else self._make(config, label))
+        _refuse_contradictions(actives)
+        self.names, self.configs, self._schedule = names, tuple(configs), [*kept, (start, tuple(actives))]
+        if self._entered:
+            self._attach()
+
+    def _make(self, config: InterventionConfig, label: str) -> Active:
+        entry: type[Intervention] = INTERVENTIONS.get(config.kind)
+        options = _fitting(entry, config.options)
+        check_parameters(INTERVENTIONS, config.kind, options, supplied=("place",), error=HealthError)
+        where = span(config.tokens or entry.tokens, self._prompt_length)
+        at: dict[Key, Applied] = {}
+        for point in self._points(config, entry):
+            width = width_of(point, self._body.geometry, self._body.model)
+            place = Place(point.site.name, point.layer, width, self._body.geometry.layers)
+            made = entry.make(place, **options)
+            if not isinstance(made, Rowwise | Recurrent):
+                raise HealthError(f"intervention {config.kind} is neither Rowwise nor Recurrent.")
+            at[point.site.name, point.layer] = Applied(point, made, where, config.strength)
+        return Active(config, label, next(iter(at))[0], where, at)
+
+    def _points(self, config: InterventionConfig, entry: type[Intervention]) -> list[Point]:
+        """The modules that ``config`` means."""
+        wanted = config.site or entry.site
+        names = site_names([wanted])
+        if len(names) != 1 or names == ["all"]:
+            raise HealthError(f"intervention {config.kind} works at one site; {wanted!r} is {len(names) or 'none'}.")
+        site = SITES.get(names[0])
+        if entry.sites and site.name not in entry.sites:
+            raise SiteError(f"intervention {config.kind} works at {' or '.join(entry.sites)}, not at {site.name}.")
+        if site.side == "weights" or site.role == "router":
+            raise SiteError(f"site {site.name} holds no states; nothing there can be changed by an intervention.")
+        plan = make_plan(self._body.model, [site.name], config.layers, module_names=self._module_names)
+        return [point for point in plan.points if point.site.name == site.name]
+
+    # -- hooks -------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Intervening:
+        self._entered = True
+        try:
+            self._attach()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._entered = False
+        for handle in self._handles.values():
+            handle.remove()
+        self._handles.clear()
+
+    def _attach(self) -> None:
+        """Hooks on the modules that something in the schedule touches, and on no other."""
+        needed = {
+            key: applied.point for _, actives in self._schedule for one in actives for key, applied in one.at.items()
+        }
+        for gone in [key for key in self._handles if key is None or key not in needed]:
+            self._handles.pop(gone).remove()
+        for key, point in needed.items():
+            if key in self._handles:
+                continue
+            if point.site.side == "in":
+                hook = point.module.register_forward_pre_hook(self._before(key, point), prepend=True, with_kwargs=True)
+            else:
+                hook = point.module.register_forward_hook(self._after(key, point), prepend=True, with_kwargs=True)
+            self._handles[key] = hook
+        if needed:
+            begin = self._body.decoder.register_forward_pre_hook(self._begin, prepend=True, with_kwargs=True)
+            self._handles[None] = begin
+
+    def _begin(self, module: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
+        given = [*args[:1], kwargs.get("input_ids"), kwargs.get("inputs_embeds")]
+        inputs = next((value for value in given if isinstance(value, Tensor)), None)
+        if inputs is None:
+            raise CaptureError("the decoder was called without input_ids or inputs_embeds.")
+        if inputs.shape[0] != 1 and not self._off:
+            raise CaptureError(f"a batch of {inputs.shape[0]} sequences: intervene in one sequence at a time.")
+        start = first_position(kwargs)
+        self._rows = range(start, start + inputs.shape[1])
+
+    def _before(self, key: Key, point: Point) -> Any:
+        def hook(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            changed = self._changed(key, point, entering(args, kwargs), None)
+            return None if changed is None else with_input(args, kwargs, changed)
+
+        return hook
+
+    def _after(self, key: Key, point: Point) -> Any:
+        def hook(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+            entered = entering(args, kwargs) if args or "hidden_states" in kwargs else None
+            changed = self._changed(key, point, unwrap(output), entered)
+            return None if changed is None else with_state(output, changed)
+
+        return hook
+
+    @torch.no_grad()
+    def _changed(self, key: Key, point: Point, tensor: Tensor, entered: Tensor | None) -> Tensor | None:
+        """The state of a module with its rows changed; None where nothing changes."""
+        pieces = [] if self._off else [(rows, [a.at[key] for a in on if key in a.at]) for rows, on in self._pieces()]
+        if not any(applied for _, applied in pieces):
+            return None
+        geometry, start = self._body.geometry, self._rows.start
+        states = _wide(read_rows(tensor, point, geometry))
+        out: list[Tensor] = []
+        same = True
+        for rows, all_applied in pieces:
+            where = slice(rows.start - start, rows.stop - start)
+            piece = states[where]
+            for applied in all_applied:
+                given = None
+                if applied.intervention.pairs and entered is not None:
+                    given = _wide(read_rows(entered, point, geometry))[where]
+                changed = applied.change(piece, given, rows)
+                same &= changed is piece
+                piece = changed
+            out.append(piece)
+        return None if same else write_rows(tensor, torch.cat(out), point, geometry)
+
+    def _pieces(self) -> Iterator[tuple[range, tuple[Active, ...]]]:
+        """The rows of this forward with what holds for them."""
+        starts = [start for start, _ in self._schedule] + [self._rows.stop]
+        for (start, actives), end in zip(self._schedule, starts[1:], strict=True):
+            rows = range(max(start, self._rows.start), min(end, self._rows.stop))
+            if rows:
+                yield rows, actives
+
+
+def first_position(kwargs: Mapping[str, Any]) -> int:
+    """The position of a forward's first row: from ``position_ids``, else the length of its cache, else 0."""
+    positions = kwargs.get("position_ids")
+    if positions is not None:
+        return int(positions.flatten()[0])
+    cache = next((kwargs[name] for name in ("cache", "past_key_values") if kwargs.get(name) is not None), None)
+    return int(cache.get_seq_length()) if cache is not None else 0
+
+
+def _wide(states: Tensor) -> Tensor:
+    """A copy in float32 or wider: a memory may keep it, and the model may write into its own."""
+    return states.detach().to(torch.promote_types(states.dtype, torch.float32), copy=True)
+
+
+def _labels(configs: Sequence[InterventionConfig]) -> list[str]:
+    """A name for each: its own, or its kind (with a number from the second one on)."""
+    labels: list[str] = []
+    for config in configs:
+        wanted = config.name or config.kind
+        if config.name and wanted in labels:
+            raise HealthError(f"two interventions are called {wanted!r}; give each its own name.")
+        count = 2
+        label = wanted
+        while label in labels:
+            label, count = f"{wanted} {count}", count + 1
+        labels.append(label)
+    return labels
+
+
+def _fitting(entry: type[Intervention], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers written where words are meant (``dims=7``) are words."""
+    defaults = {key: parameter.default for key, parameter in inspect.signature(entry).parameters.items()}
+    worded = {key for key, default in defaults.items() if isinstance(default, str)}
+    return {key: str(value) if key in worded and type(value) is int else value for key, value in options.items()}
+
+
+def _refuse_contradictions(actives: Sequence[Active]) -> None:
+    """Raises HealthError, with both names, where a later intervention leaves no trace of an earlier one."""
+    for number, later in enumerate(actives):
+        for earlier in actives[:number]:
+            if earlier.config.kind != later.config.kind or not _common(earlier.where, later.where):
+                continue
+            shared = [key for key in later.at if key in earlier.at]
+            void = [key[1] for key in shared if later.at[key].intervention.voids(earlier.at[key].intervention)]
+            if void:
+                raise HealthError(
+                    f"interventions {earlier.label!r} and {later.label!r} contradict each other at {later.site}, "
+                    f"layers {ranges(void)}: the second leaves nothing of the first; keep one, or part their rows."
+                )
+
+
+def _common(first: range, second: range) -> range:
+    return range(max(first.start, second.start), min(first.stop, second.stop))
