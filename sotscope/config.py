@@ -131,6 +131,24 @@ class DecodeConfig(_Settings):
         return {name: value for name, value in found.items() if value is not None}
 
 
+class HealthConfig(_Settings):
+    """What is watched while it decodes, and what is done when it goes wrong."""
+
+    monitor: bool = False
+    """Watch with every monitor there is; without it only ``non_finite`` and those that are named."""
+    monitors: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Monitors with their parameters: ``{repetition: {tokens: 24}}``."""
+    baseline: Path | None = None
+    """What is normal for the model (``sotscope baseline``); by default the one made for it here, or the one that
+    ships."""
+    recover: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Recoveries with their parameters, the first one tried first: ``{rollback: {hold: 64}}``."""
+    recover_on: list[str] = Field(default_factory=lambda: ["non_finite", "norms", "repetition"], min_length=1)
+    """The monitors whose alarms are recovered from."""
+    attempts: int = Field(default=3, ge=1, le=20)
+    """How often each recovery is tried before the next one is, or before it is given up."""
+
+
 class PromptConfig(_Settings):
     """What is decoded: a prompt or messages."""
 
@@ -139,6 +157,9 @@ class PromptConfig(_Settings):
     messages: list[dict[str, str]] | None = None
     system: str | None = None
     raw: bool = False
+    source: str | None = None
+    """Go on from a run instead: ``RUN@POSITION`` (the first new token stands there), ``RUN@SEQUENCE:POSITION``, or
+    ``RUN`` for the end of its last sequence."""
 
 
 class DmtdConfig(_Settings):
@@ -169,6 +190,7 @@ class RunConfig(_Settings):
     input: PromptConfig = Field(default_factory=PromptConfig)
     capture: CaptureConfig = Field(default_factory=CaptureConfig)
     decode: DecodeConfig = Field(default_factory=DecodeConfig)
+    health: HealthConfig = Field(default_factory=HealthConfig)
     dmtd_config: DmtdConfig = Field(default_factory=DmtdConfig)
     """Of this only ``batch_strategy`` stays here; the rest moves to ``decode``."""
     out: Path | None = None

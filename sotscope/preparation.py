@@ -17,11 +17,15 @@ from numpy.typing import NDArray
 from sotscope.capture.plan import Plan
 from sotscope.capture.scalars import LAYER_SCALARS, LOGIT_SCALARS
 from sotscope.capture.tap import Tap, dtype_name
-from sotscope.config import DecodeConfig, PromptConfig, RunConfig
+from sotscope.config import DecodeConfig, HealthConfig, PromptConfig, RunConfig
 from sotscope.decode.contracts import Drafter
 from sotscope.errors import ModelError, PromptError
-from sotscope.models.load import Loaded, load
+from sotscope.health.baseline import find_baseline, load_baseline
+from sotscope.health.contracts import Subject
+from sotscope.health.rows import watched_layers
+from sotscope.models.load import Loaded, fingerprint, load
 from sotscope.models.prompt import Prompt, build_prompt
+from sotscope.sources import read_source
 from sotscope.store.dtypes import native
 from sotscope.store.layout import RunSpec, ScalarSpec, SiteSpec
 
@@ -77,6 +81,22 @@ def _site_spec(plan: Plan, site: Any, states: NDArray[Any], dtype: str | None) -
     )
 
 
+def fields_of(plan: Plan) -> frozenset[str]:
+    """The optional fields of the rows that monitors see."""
+    given = {"states": True, "head_norm": plan.head_norms, "attn_entropy": plan.attn_entropy}
+    return frozenset(name for name, there in given.items() if there)
+
+
+def subject_of(loaded: Loaded, plan: Plan, settings: HealthConfig) -> Subject:
+    """What monitors watch, with what is known of the model. Its weights are looked at only where monitors ask."""
+    known: dict[str, Any] = {}
+    if settings.baseline is not None:
+        known["baseline"] = load_baseline(settings.baseline)
+    elif settings.monitor or settings.monitors or settings.recover:
+        known["baseline"] = find_baseline(fingerprint(loaded.model))
+    return Subject(plan.layers, watched_layers(plan.layers), **known)
+
+
 def check_ids(ids: Sequence[int], plan: Plan) -> None:
     """Raises PromptError for a token id that the model has no embedding for (another model's tokenizer, perhaps)."""
     vocab = int(plan.anatomy.model.get_input_embeddings().weight.shape[0])
@@ -123,11 +143,15 @@ def title(given: PromptConfig) -> str:
     """What a run is called by default: the user's own words, without those of a chat template."""
     if given.messages:
         return given.messages[-1]["content"]
+    if given.source is not None:
+        return f"from {Path(given.source.partition('@')[0]).stem}"
     return given.prompt or (given.prompt_file.stem if given.prompt_file else "")
 
 
 def make_prompt(loaded: Loaded, settings: RunConfig) -> Prompt:
     given = settings.input
+    if given.source is not None:
+        return _prompt_of_run(given.source, loaded)
     text = given.prompt
     if given.prompt_file is not None:
         if text is not None:
@@ -139,6 +163,13 @@ def make_prompt(loaded: Loaded, settings: RunConfig) -> Prompt:
     if loaded.tokenizer is None:
         return _prompt_of_ids(text)
     return build_prompt(loaded.tokenizer, text, messages=given.messages, system=given.system, raw=given.raw)
+
+
+def _prompt_of_run(source: str, loaded: Loaded) -> Prompt:
+    found = read_source(source)
+    theirs, ours = found.model.get("fingerprint"), fingerprint(loaded.model)
+    other = f"{source} was recorded with other weights ({found.model.get('name', 'unknown')})"
+    return Prompt(found.ids, found.segments, "", (other,) if theirs not in (None, ours) else (), found.written)
 
 
 def _prompt_of_ids(text: str | None) -> Prompt:

@@ -16,26 +16,33 @@ from numpy.typing import NDArray
 from sotscope.analysis.head import FILE, cached
 from sotscope.capture.plan import make_plan
 from sotscope.capture.selfcheck import SelfCheck
-from sotscope.capture.tap import Captured, Tap, nonfinite_alarm
+from sotscope.capture.tap import Captured, Tap
 from sotscope.capture.watch import StateWatch
 from sotscope.config import RunConfig
+from sotscope.decode.cache import CachedModel
 from sotscope.decode.contracts import UNLIMITED, Drafter, Parts
 from sotscope.decode.controls import Controls
 from sotscope.decode.loop import Decoder
+from sotscope.decode.remedies import remedies
 from sotscope.decode.sampling import Sampler
 from sotscope.errors import DecodeError, PromptError
-from sotscope.events import MODES, Alarm, Branch, Command, Piece, Step
+from sotscope.events import MODES, Alarm, AlarmEnd, Branch, Command, Piece, Step
 from sotscope.head_file import head_bytes, save_head
+from sotscope.health.contracts import Action
+from sotscope.health.rows import rows_of_run, watched_of
 from sotscope.models.load import Loaded
 from sotscope.models.pieces import PieceTable
 from sotscope.models.prompt import Segmenter, segment_codes
+from sotscope.monitoring import Monitoring
 from sotscope.parts import SAMPLING, PartsMaker
 from sotscope.preparation import (
     check_ids,
+    fields_of,
     load_model,
     make_prompt,
     merge_settings,
     probe_spec,
+    subject_of,
     title,
     token_limit,
     versions,
@@ -133,6 +140,8 @@ class Recording:
         self.loaded = loaded
         self.settings = settings
         self.alarms: list[Alarm] = []
+        self.retracted: list[str] = []
+        """What recoveries took back, one line each."""
         self.rows = 0
         self.believed = 0
         """Tokens that a lossy policy took where `ar` would have chosen another."""
@@ -170,11 +179,18 @@ class Recording:
         self.path = Path(settings.out) if settings.out else default_path(self.drafter.mode, title(settings.input))
         check_forecast(self.forecast, self.path, settings.max_bytes)
         self.tap = Tap(self.plan, top_k=capture.top_k, max_keys=max_keys)
+        given = len(self.prompt.ids) - self.prompt.written
+        self._given = (list(self.prompt.ids[:given]), list(self.prompt.segments[:given]))
+        """The prompt of the current sequence, and its segments."""
         self._segments = list(self.prompt.segments)
         self._segmenter = Segmenter(loaded.tokenizer)
         self._segmenter.start(self.prompt.ids)
-        self._branch = Branch(0, len(self.prompt.ids))
+        self._branch = Branch(0, given)
         """The sequence that is being decoded."""
+        self._sequences = 1
+        self._remedies: list[Any] = []
+        self.monitoring = Monitoring(settings.health, subject_of(loaded, self.plan, settings.health),
+                                     fields_of(self.plan), self._tell)  # fmt: skip
         self._steps = 0
         self.new_tokens = self.forwards = 0
         self.decode_s = 0.0
@@ -190,7 +206,7 @@ class Recording:
             self.loaded.model,
             self._branch.prompt_length,
             overrides=self.maker.settings.overrides(),
-            processors=self._processors,
+            processors=[*self._processors, *self._remedies],
         )
 
     def _change(self, changes: Mapping[str, Any]) -> Parts:
@@ -199,8 +215,8 @@ class Recording:
             self.decoder.sampler = self._sampler()
         return parts
 
-    def _decoder(self, parts: Parts) -> Decoder:
-        """The decode loop of the current sequence."""
+    def _decoder(self, parts: Parts, cached: CachedModel | None = None) -> Decoder:
+        """The decode loop of the current sequence; ``cached`` holds the first of its tokens already."""
         decode, capture = self.settings.decode, self.settings.capture
         block = max(1, min(decode.prefill_block, (capture.ring_mb << 20) // (2 * max(1, self.spec.row_bytes))))
         sampler = self._sampler()
@@ -216,13 +232,15 @@ class Recording:
             tokenizer=self.loaded.tokenizer,
             seed=decode.seed,
             stop=[*decode.stop, *sampler.stop],
-            max_new_tokens=self._limit,
+            max_new_tokens=self.prompt.written + self._limit,
             context_length=self.context_length,
             prefill_block=block,
             prompt_logits=capture.prompt_logits,
             last_row=capture.last_row,
             keep_predicted=decode.draft.record_states,
             draw_drafts=decode.draft.sample,
+            cached=cached,
+            first_row=max(0, self._branch.parent_pos),
             seq=self._branch.seq,
         )
 
@@ -256,7 +274,8 @@ class Recording:
             policy=self.decoder.parts.judge,
             lossy=self.was_lossy,
             versions=versions(),
-            warnings=[*self.prompt.warnings, *self.settings.notices, *self.notices],
+            warnings=[*self.prompt.warnings, *self.settings.notices, *self.notices, *self.monitoring.left_out],
+            monitors=self.monitoring.names,
             device=str(self.loaded.model.device),
         )
 
@@ -270,7 +289,8 @@ class Recording:
 
     def steps(self) -> Generator[Step]:
         """Decode; yields every step after it has been handed to the store."""
-        return self._decode(self.prompt.ids)
+        given, _ = self._given
+        return self._decode(self.decoder.run(given, self.prompt.ids[len(given) :]))
 
     def branch(self, parent: int, pos: int, token: int) -> Generator[Step]:
         """Go on from position ``pos`` of sequence ``parent`` as a new sequence whose token there is ``token``.
@@ -278,36 +298,104 @@ class Recording:
         What is being decoded ends there (``branched``). Raises DecodeError for a position that has no row before it,
         PromptError for a token the model does not have, StoreError for an unknown sequence; then nothing has changed.
         """
-        self.writer.flush()
-        run = open_run(self.path, live=True)
+        run = self._so_far()
         tokens = run.tokens_of(parent)
         if not 0 < pos <= len(tokens):
             raise DecodeError(f"position {pos} of sequence {parent} cannot be branched at: it has {len(tokens)} rows.")
         ids = [*(int(i) for i in tokens.ids[:pos]), token]
         check_ids(ids, self.plan)
         self._end_sequence("branched")
-        self._branch = Branch(len(run.sequences), len(ids), parent, pos)
+        self._remedies = []
         self._segmenter.start(ids[:-1])
-        self._segments = [*tokens.segments[:pos], self._segmenter.add(token)]
-        self.decoder = self._decoder(self.maker.parts())
-        self.writer.sequence(self._branch)
+        self._given = (ids, [*tokens.segments[:pos], self._segmenter.add(token)])
+        steps = self._continue(parent, pos, [], self.maker.parts(), None)
         self.writer.event("branch", seq=self._branch.seq, parent=parent, pos=pos, token=token)
-        return self._decode(ids)
+        return self._decode(steps)
+
+    def _continue(
+        self, parent: int, first_row: int, written: Sequence[int], parts: Parts, cached: CachedModel | None
+    ) -> Generator[Step]:
+        """Decode a new sequence: the given prompt and what is written; rows below ``first_row`` are the parent's."""
+        given, segments = self._given
+        self._branch = Branch(self._sequences, len(given), parent, first_row)
+        self._sequences += 1
+        run = self._so_far()
+        self.monitoring.restart(rows_of_run(run, run.rows(parent)[:first_row], watched_of(run)))
+        self._segmenter.start(given)
+        self._segments = [*segments, *(self._segmenter.add(token) for token in written)]
+        self.decoder = self._decoder(parts, cached)
+        self.writer.sequence(self._branch)
+        return self.decoder.run(given, written)
+
+    def _so_far(self) -> Run:
+        self.writer.flush()
+        return open_run(self.path, live=True)
+
+    @property
+    def left_out(self) -> list[str]:
+        """The monitors that cannot watch this model, and why."""
+        return self.monitoring.left_out
 
     @property
     def sequence(self) -> int:
         """The sequence that is being decoded, or was last."""
         return self._branch.seq
 
-    def _decode(self, ids: Sequence[int]) -> Generator[Step]:
-        yield from self.decoder.run(ids)
+    def _decode(self, steps: Generator[Step]) -> Generator[Step]:
+        """Pass steps on; where a recovery is due, those of the sequence that it begins follow."""
+        try:
+            while (step := next(steps, None)) is not None:
+                yield step
+                action = self._due()
+                if action is not None and action.stop:
+                    self._end_sequence("stopped")
+                    return
+                if action is not None:
+                    steps.close()
+                    steps = self._carry_out(action)
+        finally:
+            steps.close()
         if self.decoder.outcome is not None:
             self._end_sequence(self.decoder.outcome.finish_reason)
+
+    # -- recovery ----------------------------------------------------------------------------------------------
+
+    def recover(self, policy: str = "") -> None:
+        """Recover at the next step boundary as if an alarm had just been raised (a person saw what no monitor did)."""
+        self.monitoring.call(policy, self.decoder.context.ids, self.decoder.context.prompt_length)
+
+    def _due(self) -> Action | None:
+        """What a recovery asks for after this step. A given text is recorded as it is."""
+        if self.monitoring.trouble is None or self.decoder.drafter.mode == "forced":
+            return None
+        return self.monitoring.plan(self.decoder.context.ids, self.decoder.context.prompt_length)
+
+    def _carry_out(self, action: Action) -> Generator[Step]:
+        """Retract what ``action`` does not keep, and decode on from there as a new sequence."""
+        context, cached, parent = self.decoder.context, self.decoder.cached, self._branch.seq
+        keep = max(action.keep, context.prompt_length)
+        written = context.ids[context.prompt_length : keep]
+        first_row = min(keep, max(1, action.keep)) - 1
+        lost = len(context.ids) - keep
+        self._tell("retracted", seq=parent, pos=keep, tokens=lost)
+        self.retracted.append(f"{lost} tokens are taken back; {action.note}")
+        self._end_sequence("rolled_back")
+        sampled = self.decoder.sampler.sample
+        self._remedies = remedies(
+            keep, action.hold, ban=action.ban, penalty=action.penalty, temperature=action.temperature, sampled=sampled,
+            seed=self.settings.decode.seed, seq=self._sequences,
+        )  # fmt: skip
+        parts = self.maker.change({"mode": action.mode}) if action.mode else self.maker.parts()
+        # some rows are fed again: drafters look back at them, and a row's cosine is that to the one before it
+        cached.rewind(0 if action.fresh else max(0, first_row - max(1, parts.drafter.context_rows)))
+        return self._continue(parent, first_row, written, parts, cached)
 
     def _end_sequence(self, reason: str) -> None:
         """Note how the current sequence ended, once."""
         if self._branch.finish == "open":
             self._branch = replace(self._branch, finish=reason)
+            for ended in self.monitoring.close(over=reason != "rolled_back"):
+                self._note(ended)
             self.decode_s += (self.decoder.outcome or self.decoder.so_far(reason)).decode_s
             self.forwards += self.decoder.decode_steps
             self.writer.sequence(self._branch)
@@ -320,9 +408,8 @@ class Recording:
             return  # a branch's prefill: these rows are its parent's
         step = replace(step, index=self._steps)
         self._steps += 1
-        alarm = nonfinite_alarm(captured, self.plan.layers, step.pos)
-        if alarm is not None:
-            self.on_alarm(alarm)
+        for found in self.monitoring.observe(step, captured.scalars, captured.present, captured.resid):
+            self._note(found)
         if step.mode != "prompt":
             self._segments += [self._segmenter.add(token) for token in step.next_ids if token >= 0]
         rows = Rows(
@@ -353,6 +440,18 @@ class Recording:
         if alarm.kind == "command" or all(known.kind != alarm.kind for known in self.alarms):
             self._raise_alarm(alarm)
             self.writer.event("alarm", alarm=alarm.kind, message=alarm.message, **alarm.data)
+
+    def _note(self, found: Alarm | AlarmEnd) -> None:
+        """An episode of a monitor begins or ends."""
+        if isinstance(found, AlarmEnd):
+            self._tell("alarm_end", alarm=found.kind, episode=found.episode, pos=found.pos)
+            return
+        self._raise_alarm(found)
+        self._tell("alarm", alarm=found.kind, message=found.message, severity=found.severity, onset=found.onset,
+                   pos=found.pos, episode=found.episode, seq=self._branch.seq, **found.data)  # fmt: skip
+
+    def _tell(self, kind: str, **fields: Any) -> None:
+        self.writer.event(kind, **fields)
 
     def _raise_alarm(self, alarm: Alarm) -> None:
         self.alarms.append(alarm)

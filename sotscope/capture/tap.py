@@ -7,7 +7,7 @@ The tap knows neither the decode loop nor the store.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,6 @@ from sotscope.capture.contracts import Site, attention_weights, unwrap
 from sotscope.capture.plan import Plan, Point
 from sotscope.capture.scalars import attention_entropy, head_norms, layer_scalars, logit_facts, no_logits
 from sotscope.errors import CaptureError
-from sotscope.events import Alarm
 
 _BF16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -267,20 +266,6 @@ class Tap:
         if site.shape == "heads":
             return slab.reshape(rows, -1, geometry.heads, geometry.head_dim)
         return slab if site.per_layer else slab[:, 0]
-
-
-def nonfinite_alarm(captured: Captured, layers: Sequence[int], pos: int) -> Alarm | None:
-    """The first layer and position whose states are not finite, if any; layers that were skipped do not count.
-
-    ``pos`` is the position of the first captured row.
-    """
-    bad = (captured.scalars["nonfinite"] > 0) & captured.present
-    if not bad.any():
-        return None
-    row = int(np.flatnonzero(bad.any(axis=1))[0])
-    layer, position = layers[int(np.flatnonzero(bad[row])[0])], pos + row
-    message = f"states are not finite from layer {layer}, position {position} on"
-    return Alarm("non_finite", message, {"first_bad_layer": layer, "first_bad_position": position})
 
 
 def as_numpy(tensor: Tensor) -> NDArray[Any]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sotscope.catalog import DRAFTERS, GATES, SITES
+from sotscope.catalog import DRAFTERS, GATES, MONITORS, RECOVERIES, SITES
 from sotscope.errors import ConfigError
 from sotscope.events import POLICIES
 
@@ -59,6 +59,14 @@ def complete_policies() -> list[str]:
 def complete_gates() -> list[str]:
     """All but the one that is always on."""
     return [name for name in GATES.names() if name != "context"]
+
+
+def complete_monitors() -> list[str]:
+    return MONITORS.names()
+
+
+def complete_recoveries() -> list[str]:
+    return RECOVERIES.names()
 
 
 def complete_controllers() -> list[str]:

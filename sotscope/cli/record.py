@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from sotscope.cli import draft_options as drafting
+from sotscope.cli import health_options as health
 from sotscope.cli import options as shared
 from sotscope.cli import record_options as given
 from sotscope.cli.extra import capture_extra
@@ -24,6 +25,8 @@ app = typer.Typer(add_completion=False)
         'sotscope record "Why is the sky blue?"',
         'sotscope record "Once upon a time" --raw -n 64 --sites resid,head_out --layers "every 4"',
         'sotscope record "Why?" --mode combine --gate periodic:every=32',
+        'sotscope record "List all colours." -n 512 --monitor --recover rollback',
+        "sotscope record --from runs/colours.sot@120 --temperature 0.7",
         'sotscope record "Why?" --force "Because it is." --prompt-logits --out runs/forced.sot',
         "sotscope record --config run.yaml --seed 7 --json",
     )
@@ -35,6 +38,7 @@ def command(
     messages: given.Messages = None,
     system: given.System = None,
     raw: given.Raw = None,
+    source: given.Source = None,
     force: given.Force = None,
     config: given.Config = None,
     model: given.Model = None,
@@ -74,6 +78,12 @@ def command(
     lookup_window: drafting.LookupWindow = None,
     lookup_longest: drafting.LookupLongest = None,
     lookup_shortest: drafting.LookupShortest = None,
+    monitor: health.Monitor = None,
+    monitors: health.Monitors = None,
+    baseline: health.Baseline = None,
+    recover: health.Recover = None,
+    recover_on: health.RecoverOn = None,
+    attempts: health.Attempts = None,
     greedy: given.Greedy = None,
     temperature: given.Temperature = None,
     top_p: given.TopP = None,
@@ -128,7 +138,7 @@ def _record(settings: RunConfig, *, as_json: bool, quiet: bool) -> int:
 
 def _announce(recorded: Any, *, quiet: bool) -> None:
     """What is about to happen, and what the user should know about the prompt."""
-    for text in [*recorded.prompt.warnings, *recorded.settings.notices, *recorded.notices]:
+    for text in [*recorded.prompt.warnings, *recorded.settings.notices, *recorded.notices, *recorded.left_out]:
         warn(text)
     if not quiet:
         prompt, rows = len(recorded.prompt.ids), recorded.forecast.rows

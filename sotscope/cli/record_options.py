@@ -38,6 +38,15 @@ Messages = Annotated[
 ]
 System = Annotated[str | None, shared.option(INPUT, "A system prompt to go before it.", "--system", metavar="TEXT")]
 Raw = Annotated[bool | None, shared.option(INPUT, "Give the prompt as it is, without the chat template.", "--raw")]
+Source = Annotated[
+    str | None,
+    shared.option(
+        INPUT,
+        "Go on from a position of a run (RUN@40, RUN for its end, RUN@SEQ:40), with its settings where none are given.",
+        "--from",
+        metavar="RUN@POS",
+    ),
+]
 Force = Annotated[
     str | None,
     shared.option(INPUT, "Record this continuation, word for word (mode forced).", "--force", metavar="TEXT"),

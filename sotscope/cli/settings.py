@@ -11,7 +11,9 @@ from sotscope.catalog import DRAFTERS, GATES
 from sotscope.cli.options import parse_bytes
 from sotscope.config import RunConfig
 from sotscope.errors import ConfigError, DecodeError, PromptError, StoreError
+from sotscope.monitoring import check_health
 from sotscope.registry import unknown
+from sotscope.sources import read_source
 
 PLACES = {
     "model": "model.name",
@@ -24,6 +26,7 @@ PLACES = {
     "messages": "input.messages",
     "system": "input.system",
     "raw": "input.raw",
+    "source": "input.source",
     "sites": "capture.sites",
     "layers": "capture.layers",
     "store_dtype": "capture.dtype",
@@ -68,6 +71,12 @@ PLACES = {
     "gates": "decode.gates",
     "controller": "decode.controller",
     "guard": "decode.guard",
+    "monitor": "health.monitor",
+    "monitors": "health.monitors",
+    "baseline": "health.baseline",
+    "recover": "health.recover",
+    "recover_on": "health.recover_on",
+    "attempts": "health.attempts",
     "out": "out",
     "max_bytes": "max_bytes",
 }
@@ -91,6 +100,8 @@ def run_config(options: Mapping[str, Any], file: Path | None) -> RunConfig:
     """
     data = RunConfig.from_yaml(file).model_dump(exclude_unset=True) if file else {}
     given = {name: value for name, value in _parsed(options).items() if value is not None}
+    if "source" in given:
+        data = _of_source(given, data)
     _contradictions(given, data)
     for name, value in given.items():
         if name in PLACES:
@@ -129,8 +140,11 @@ def _parsed(options: Mapping[str, Any]) -> dict[str, Any]:
         out["sites"] = [name for part in out["sites"] for name in _names(part)]
     if "combine" in out:
         out["combine"] = _names(out["combine"])
-    if "gates" in out:
-        out["gates"] = dict(_gate(text) for text in out["gates"])
+    for name in ("gates", "monitors", "recover"):
+        if name in out:
+            out[name] = dict(_with_options(name, text) for text in out[name])
+    if "recover_on" in out:
+        out["recover_on"] = _names(out["recover_on"])
     if "modules" in out:
         out["modules"] = dict(_pair(text) for text in out["modules"])
     if "messages" in out:
@@ -172,12 +186,35 @@ def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _gate(text: str) -> tuple[str, dict[str, Any]]:
+def _of_source(given: Mapping[str, Any], data: dict[str, Any]) -> dict[str, Any]:
+    """The settings of the run that is gone on from, with those of the file on top; ``out`` is not taken over."""
+    for name in PROMPTS:
+        if name in given:
+            raise PromptError(f"--from goes on with the text of a run; leave out {_flag(name)}.")
+    source = read_source(given["source"])
+    found = source.settings
+    for part, values in data.items():
+        found[part] = {**found[part], **values} if isinstance(values, dict) else values
+    found["input"], found["out"] = {}, data.get("out")
+    if "max_new_tokens" not in given and "max_new_tokens" not in data.get("decode", {}):
+        found["decode"]["max_new_tokens"] = max(1, found["decode"]["max_new_tokens"] - source.written)
+    return found
+
+
+_FLAGS = {
+    "gates": ("--gate", "periodic:every=48"),
+    "monitors": ("--monitors", "repetition:tokens=48"),
+    "recover": ("--recover", "rollback:hold=96"),
+}
+
+
+def _with_options(kind: str, text: str) -> tuple[str, dict[str, Any]]:
     """``periodic`` or ``entropy:threshold=2.3,rest=8``."""
+    flag, example = _FLAGS[kind]
     name, colon, rest = text.partition(":")
     pairs = [part.partition("=") for part in _names(rest)]
     if not name.strip() or (colon and not pairs) or not all(key.strip() and value.strip() for key, _, value in pairs):
-        raise ConfigError(f"--gate {text!r} is not NAME or NAME:PARAM=VALUE,...; for example periodic:every=48.")
+        raise ConfigError(f"{flag} {text!r} is not NAME or NAME:PARAM=VALUE,...; for example {example}.")
     return name.strip(), {key.strip(): _number(value.strip()) for key, _, value in pairs}
 
 
@@ -219,7 +256,7 @@ def read_messages(path: Path) -> list[dict[str, str]]:
 def check_early(settings: RunConfig) -> None:
     """What can be seen without a model is refused before one is loaded. Raises a SotscopeError."""
     given = settings.input
-    if given.prompt is None and given.prompt_file is None and given.messages is None:
+    if all(value is None for value in (given.prompt, given.prompt_file, given.messages, given.source)):
         raise PromptError('no prompt given; try: sotscope record "Why is the sky blue?"')
     if given.prompt is not None and not given.prompt.strip():
         raise PromptError("the prompt is empty; give some text.")
@@ -230,6 +267,7 @@ def check_early(settings: RunConfig) -> None:
     for name in decode.gates:
         if name not in GATES:
             raise DecodeError(unknown("gate", name, GATES.names()))
+    check_health(settings.health)
     if settings.out is not None and settings.out.exists():
         raise StoreError(f"{settings.out} exists already; choose another --out.")
 

@@ -68,6 +68,9 @@ class Watch:
         self._tail = ""
         self._shown = 0
         self._alarms = 0
+        self._retracted = 0
+        # what goes into a file or a pipe cannot be taken back there, so it is written when it is final
+        self._waits = bool(recorded.settings.health.recover) and not self._together
         self._live = (
             Live(self, console=console, transient=True, redirect_stdout=False, refresh_per_second=8) if live else None
         )
@@ -79,7 +82,7 @@ class Watch:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
-            self._write(self._recorded.decoder.text.text[self._shown :])
+            self._write(self._recorded.decoder.text.text[self._shown :], final=True)
         if self._live is not None:
             self._live.stop()
         if self._together:
@@ -94,6 +97,8 @@ class Watch:
         yield self._progress
 
     def step(self, step: Step) -> None:
+        self._show_alarms()
+        self._take_back(step)
         self._progress.step(step)
         if self._says_time and self._progress.elapsed > TIMED_S:
             self._says_time = False
@@ -106,9 +111,22 @@ class Watch:
             warn(alarm.message)
             self._alarms += 1
 
+    def _take_back(self, step: Step) -> None:
+        """A recovery went on from earlier: on a terminal, the text that is kept begins a line of its own."""
+        for text in self._recorded.retracted[self._retracted :]:
+            warn(text)
+            self._retracted += 1
+            kept = self._recorded.decoder.text.text
+            self._shown = 0 if self._waits else len(kept) - len(step.text)
+            if self._together:
+                self._console.print(Text(self._tail, style="strike"))
+                self._tail = printable(kept[: self._shown].rpartition("\n")[2])
+
     # -- the text ----------------------------------------------------------------------------------------------
 
-    def _write(self, text: str) -> None:
+    def _write(self, text: str, *, final: bool = False) -> None:
+        if self._waits and not final:
+            return
         self._shown += len(text)
         if not self._text or not text:
             return

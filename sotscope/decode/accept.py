@@ -20,7 +20,7 @@ from torch import Tensor
 from sotscope.errors import DecodeError
 from sotscope.events import POLICIES
 
-SAMPLE, ACCEPT, RESAMPLE, DRAFT = 0, 1, 2, 3
+SAMPLE, ACCEPT, RESAMPLE, DRAFT, REMEDY = 0, 1, 2, 3, 4
 """Purposes of a draw."""
 
 

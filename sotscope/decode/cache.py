@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
 
 from sotscope.errors import DecodeError
 
@@ -29,20 +30,44 @@ class CachedModel:
         self._keeps_few = "logits_to_keep" in takes
         self._takes_positions = "position_ids" in takes
 
-    def prefill(self, ids: Sequence[int], block: int, *, all_logits: bool) -> Iterator[tuple[int, Sequence[int]]]:
-        """Feed ``ids`` in blocks; yields (position, ids) after each one, so that its rows can be committed.
+    @classmethod
+    def holding(cls, model: Any, cache: Any, length: int) -> CachedModel:
+        """A model with ``cache``, which holds ``length`` tokens already."""
+        made = cls(model)
+        made.cache, made.length = cache, length
+        made._look()
+        return made
+
+    def prefill(
+        self, ids: Sequence[int], block: int, *, all_logits: bool, cut: int = 0
+    ) -> Iterator[tuple[int, Sequence[int]]]:
+        """Feed what of ``ids`` is not in the cache yet, in blocks; yields (position, ids) after each one, so that its
+        rows can be committed. A block ends at ``cut``.
 
         A recurrent layer that is given several tokens begins anew, whatever its cache holds (transformers 5.24), so
         only its first block is a wide one.
         """
-        start = 0
+        start = self.length
+        block = block if not start or self.cache.is_croppable else 1
         while start < len(ids):
-            part = ids[start : start + block]
+            part = ids[start : min(start + block, cut if start < cut else len(ids))]
             self.forward(part, all_logits=all_logits)
             yield start, part
             start += len(part)
             block = block if self.cache.is_croppable else 1
         self._look()
+
+    def rewind(self, length: int) -> None:
+        """Keep the first ``length`` tokens: cut the rest off where every layer has its full history, else forget all
+        (what is missing is fed again by ``prefill``)."""
+        whole = all(type(layer) is DynamicLayer for layer in self.cache.layers)
+        if length >= self.length:
+            return
+        if whole and length > 0:
+            self.cache.crop(length - self.length)
+            self.length = length
+        else:
+            self.cache, self.length, self.croppable = DynamicCache(config=self.model.config), 0, None
 
     def forward(self, ids: Sequence[int], *, all_logits: bool = True) -> Tensor:
         """Feed ``ids`` after what the cache holds; logits of all of them, or of the last one only."""

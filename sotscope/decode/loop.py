@@ -7,7 +7,7 @@ so the prompt and every later step are treated alike.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -41,7 +41,8 @@ class Decoder:
     be changed while it decodes. ``watch`` is where drafters that read states get them from. ``stop`` are strings that
     end the text (kept in it, as transformers does), ``stop_when`` ends it by a rule of its own, ``last_row`` also feeds
     the last token, ``keep_predicted`` hands predicted states on to the sink, ``draw_drafts`` lets drafters draw tokens
-    where the text is sampled.
+    where the text is sampled. ``cached`` is a cache that holds the first of the tokens already (``Snapshot.restore``),
+    ``history`` the states of the last of those. No prefill block reaches over ``first_row``.
     """
 
     def __init__(
@@ -68,9 +69,12 @@ class Decoder:
         last_row: bool = False,
         keep_predicted: bool = False,
         draw_drafts: bool = False,
+        cached: CachedModel | None = None,
+        history: History | None = None,
+        first_row: int = 0,
         seq: int = 0,
     ) -> None:
-        self.cached = CachedModel(model)
+        self.cached = cached or CachedModel(model)
         self.sampler = sampler
         self.sink = sink
         self.text = TextStream(tokenizer)
@@ -84,7 +88,10 @@ class Decoder:
         self._watch = watch
         self._draws = Draws(seed)
         self._limits = (max_new_tokens, context_length)
-        self._context = Context([], 0, *self._limits, seq=seq)
+        self.context = Context([], 0, *self._limits, seq=seq)
+        """Where it is: all tokens so far, the last of which has not been fed."""
+        self._history = history
+        self._first_row = first_row
         self._started = self._prefilled = time.perf_counter()
         self.prefill_block = prefill_block
         self._prompt_logits = prompt_logits
@@ -95,6 +102,7 @@ class Decoder:
         self._finish = ""
         self._detail = ""
         self._failed: Drafter | None = None
+        self._watched: tuple[int, ...] | None = None
         self.decode_steps = 0
         """Forwards that chose tokens: neither the prefill's nor the last row's."""
         self._use(parts or Parts(drafter or Plain(), policy, gates))
@@ -109,17 +117,22 @@ class Decoder:
     def drafter(self) -> Drafter:
         return self.parts.drafter
 
-    def run(self, prompt: Sequence[int]) -> Iterator[Step]:
-        """Decode after ``prompt``; yields each step once it is committed (and told to the sink)."""
+    def run(self, prompt: Sequence[int], written: Sequence[int] = ()) -> Generator[Step]:
+        """Decode after ``prompt``; yields each step once it is committed (and told to the sink).
+
+        ``written`` tokens were chosen earlier: they count as new ones, for limits, processors and the text.
+        """
         try:
-            yield from self._run(prompt)
+            yield from self._run(prompt, written)
         finally:
             if self._watch is not None:
                 self._watch.close()
 
     @torch.inference_mode()  # as a decorator: inside a generator, a with block would leak into whoever iterates
-    def _run(self, prompt: Sequence[int]) -> Iterator[Step]:
-        context = self._context = Context(list(prompt), len(prompt), *self._limits, seq=self._seq)
+    def _run(self, prompt: Sequence[int], written: Sequence[int]) -> Generator[Step]:
+        context = self.context = Context([*prompt, *written], len(prompt), *self._limits, seq=self._seq)
+        for token in written:
+            self.text.add(token)
         if self.sampler.sample and self._draw_drafts:
             context.draw = lambda position: self._draws.uniform(self._seq, position, DRAFT)
             context.temperature = float(self.sampler.config.temperature or 1.0)
@@ -138,7 +151,7 @@ class Decoder:
 
     def so_far(self, finish_reason: str) -> Outcome:
         """What has been decoded until now, as the outcome it would be if it ended here."""
-        context = self._context
+        context = self.context
         return Outcome(
             finish_reason=finish_reason,
             prompt_tokens=context.prompt_length,
@@ -164,12 +177,14 @@ class Decoder:
     def _look_at_states(self, context: Context) -> None:
         """Watch the layers that the drafter reads; a drafter that reads others starts with an empty history."""
         layers = self.drafter.layers
-        if layers is None or (context.history is not None and context.history.layers == layers):
+        if layers is None or layers == self._watched:
             return  # what is watched stays so: another switch may need it
         if self._watch is None:
             raise DecodeError(f"mode {self.drafter.mode} reads states; give the decoder a watch.")
         self._watch.open(layers)
-        context.history = History(self.drafter.context_rows, layers)
+        self._watched = layers
+        known = context.history or self._history
+        context.history = known if known and known.layers == layers else History(self.drafter.context_rows, layers)
 
     def _obey(self, context: Context) -> None:
         """Apply what was asked for since the last step. What cannot be done is an alarm; decoding goes on as it was."""
@@ -234,7 +249,10 @@ class Decoder:
 
     def _prefill(self, context: Context) -> Iterator[Step]:
         before = time.perf_counter_ns()
-        for start, part in self.cached.prefill(context.ids[:-1], self.prefill_block, all_logits=self._prompt_logits):
+        blocks = self.cached.prefill(
+            context.ids[:-1], self.prefill_block, all_logits=self._prompt_logits, cut=self._first_row
+        )
+        for start, part in blocks:
             forward_ns = time.perf_counter_ns() - before
             self._remember(context, start, len(part))
             following = context.ids[start + 1 : start + 1 + len(part)]

@@ -107,7 +107,8 @@ class Action:
     """What a recovery asks for. All of it holds for the ``hold`` tokens after ``keep``, by position, so that the width
     of a step does not matter.
 
-    ``keep``: go on from the first ``keep`` tokens, as a new sequence; the others are retracted. ``ban``: n-grams that
+    ``keep``: go on from the first ``keep`` tokens, as a new sequence; the others are retracted. ``fresh``: with a cache
+    that is computed anew. ``ban``: n-grams that
     must not be completed. ``penalty``: repetition penalty. ``temperature``: draw tokens. ``mode``: decode with this
     drafter from here on. ``interventions``: settings of interventions. ``stop``: end the sequence here.
     """
@@ -120,6 +121,7 @@ class Action:
     temperature: float = 0.0
     mode: str = ""
     interventions: tuple[Mapping[str, Any], ...] = ()
+    fresh: bool = False
     stop: bool = False
 
 

@@ -20,6 +20,8 @@ class Prompt:
     segments: list[str]
     text: str
     warnings: tuple[str, ...] = ()
+    written: int = 0
+    """How many of the tokens, at the end, a model chose earlier: they are no part of the prompt."""
 
 
 def build_prompt(
@@ -108,6 +110,7 @@ class Segmenter:
 
     def start(self, prompt_ids: Sequence[int]) -> None:
         """Templates of thinking models may open the thought in the prompt."""
+        self._thinking = False
         for token in prompt_ids:
             self._thinking = token == self._open or (self._thinking and token != self._close)
 

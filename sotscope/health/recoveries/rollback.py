@@ -1,0 +1,59 @@
+"""`rollback`: go on from before the trouble began, with what makes it unlikely to come back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from sotscope.errors import HealthError
+from sotscope.health.contracts import Action, Recovery, Trouble
+
+SHORT = 4
+"""Longest n-gram of a cycle that is banned: longer ones would let the cycle run on for that many tokens."""
+
+
+class Rollback(Recovery):
+    """Retracts the text from where the alarm began and decodes on from there as a new sequence.
+
+    Of a token cycle the first turn is kept; in the next ``hold`` tokens no n-gram of the cycle may be completed again
+    (as transformers' `no_repeat_ngram_size`, for this cycle only). The second attempt goes back to before the first
+    turn and adds a repetition penalty (Keskar et al. 2019, arXiv 1909.05858), the third goes back ``further`` tokens
+    more and draws tokens at ``temperature``. Draws are a function of the position, so the outcome repeats.
+
+    Raises HealthError for a ``penalty`` below 1, a ``temperature`` of 0 or less, or a ``hold`` below 1.
+    """
+
+    name: ClassVar[str] = "rollback"
+
+    def __init__(self, hold: int = 64, penalty: float = 1.2, temperature: float = 0.8, further: int = 16) -> None:
+        if not (hold >= 1 and penalty >= 1 and temperature > 0 and further >= 0):
+            raise HealthError(
+                f"recovery rollback needs hold >= 1, penalty >= 1, temperature > 0, further >= 0; got {hold}, "
+                f"{penalty:g}, {temperature:g}, {further}."
+            )
+        self._hold, self._penalty, self._temperature, self._further = hold, penalty, temperature, further
+
+    def plan(self, trouble: Trouble) -> Action | None:
+        alarm, attempt = trouble.alarm, trouble.attempt
+        cycle = tuple(int(token) for token in alarm.data.get("cycle", ()))
+        turn = len(cycle) if attempt == 0 else 0  # one turn of a cycle is no loop yet
+        keep = alarm.onset + turn - self._further * max(0, attempt - 1)
+        keep = max(trouble.prompt_length, min(keep, len(trouble.ids)))
+        penalty = self._penalty if attempt or not cycle else 1.0
+        temperature = self._temperature if attempt > 1 else 0.0
+        how = [
+            *([f"a ban of the cycle of {len(cycle)}"] if cycle else []),
+            *([f"a repetition penalty of {penalty:g}"] if penalty > 1 else []),
+            *([f"a temperature of {temperature:g}"] if temperature else []),
+        ]
+        return Action(
+            f"go on from token {keep} with {' and '.join(how)} for {self._hold} tokens",
+            keep, self._hold, _ngrams(cycle), penalty, temperature,
+        )  # fmt: skip
+
+
+def _ngrams(cycle: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """The n-grams of a cycle, around its end too; n is its length, ``SHORT`` at most."""
+    size = min(len(cycle), SHORT)
+    around = [*cycle, *cycle]
+    return tuple(dict.fromkeys(tuple(around[i : i + size]) for i in range(len(cycle))))
