@@ -65,7 +65,10 @@ def make_rows(
     tokens: Sequence[int], states: NDArray[np.float32], *, prompt: int = 1, entropy: NDArray[Any] | float = 1.0,
     logprob: float = -0.5,
 ) -> list[Row]:  # fmt: skip
-    """A row for each of ``states [token, layer, dim]``; ``tokens`` has one more, the one that the last row chose."""
+    """A row for each of ``states [token, layer, dim]``; ``tokens`` has one more, the one that the last row chose.
+
+    As in a run, the row of the last of ``prompt`` tokens is not given: it chose the first generated one.
+    """
     count, layers = states.shape[:2]
     scalars = layer_scalars(states, None)
     watched = [list(range(layers)).index(layer) for layer in watched_layers(range(layers))]
@@ -73,7 +76,7 @@ def make_rows(
     doubt = np.broadcast_to(np.asarray(entropy, np.float32), (count,))
     return [
         Row(
-            i, tokens[i], tokens[i + 1], i < prompt, scalars["norm"][i], scalars["max_abs"][i], scalars["nonfinite"][i],
+            i, tokens[i], tokens[i + 1], i < prompt - 1, scalars["norm"][i], scalars["max_abs"][i], scalars["nonfinite"][i],
             scalars["cosine"][i], np.ones(layers, bool), float("nan") if i < prompt - 1 else float(doubt[i]),
             float("nan") if i < prompt - 1 else logprob, 1.0, states[i, watched], None if heads is None else heads[i],
         )

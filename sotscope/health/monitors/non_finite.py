@@ -36,7 +36,9 @@ class NonFinite(Monitor):
         number = "number" if count == 1 else "numbers"
         more = f"; {len(bad)} layers have any" if len(bad) > 1 else ""
         return Signal(
-            "critical", f"{count} {number} of layer {layer} at position {row.pos} are not finite{more}", row.pos,
+            "critical",
+            f"states are not finite from layer {layer}, position {row.pos} on ({count} {number}{more})",
+            row.pos,
             {
                 "layer": layer, "layers": len(bad), "count": count,
                 "first_bad_layer": layer, "first_bad_position": row.pos,

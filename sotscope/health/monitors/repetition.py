@@ -48,13 +48,8 @@ class Repetition(Monitor):
         self._seen: dict[int, list[int]] = defaultdict(list)
         self._agree: dict[int, int] = {}
         """Period to how many of the newest tokens equal the one that many places before."""
-        self._given = True
-        self._begun = False
 
     def observe(self, row: Row) -> Signal | None:
-        if not row.given and self._given and self._begun:
-            self._add(row.token)  # chosen by the last given row
-        self._given, self._begun = row.given, True
         if row.given or row.next_id < 0:
             return None
         self._add(row.next_id)
