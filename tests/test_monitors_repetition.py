@@ -17,8 +17,8 @@ START = 900
 """The prompt's only token."""
 
 
-def found(tokens: Sequence[int], prompt: Sequence[int] = (START,), **options: Any) -> list[Alarm]:
-    return alarms_of("repetition", token_rows([*prompt, *tokens], prompt=len(prompt)), **options)
+def found(text: Sequence[int], prompt: Sequence[int] = (START,), **options: Any) -> list[Alarm]:
+    return alarms_of("repetition", token_rows([*prompt, *text], prompt=len(prompt)), **options)
 
 
 def cycle_of(tokens: Sequence[int], repeats: float = 3, least: int = 24, longest: int = 128) -> tuple[int, int] | None:
@@ -131,7 +131,7 @@ def test_it_alarms_once_and_ends_where_the_cycle_does() -> None:
 
 
 def test_more_turns_and_other_lengths_can_be_asked_for() -> None:
-    assert not found([5] * 40, least=41)
-    assert found([5] * 8, least=8)
+    assert not found([5] * 40, tokens=41)
+    assert found([5] * 8, tokens=8)
     assert not found(BLOCK * 3, long_repeats=4.0, repeats=4.0)
     assert not found(BLOCK * 6, longest=39)

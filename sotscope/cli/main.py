@@ -27,11 +27,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "show": ("sotscope.cli.show", "Look"),
     "analyze": ("sotscope.cli.analyze", "Look"),
     "compare": ("sotscope.cli.compare", "Look"),
+    "diagnose": ("sotscope.cli.diagnose", "Look"),
     "dashboard": ("sotscope.cli.dashboard", "Look"),
     "demo": ("sotscope.cli.demo", "Look"),
     "verify": ("sotscope.cli.verify", "Share"),
     "check": ("sotscope.cli.check", "Build"),
     "train": ("sotscope.cli.train", "Build"),
+    "baseline": ("sotscope.cli.baseline", "Build"),
     "bench": ("sotscope.cli.bench", "Build"),
 }
 """Subcommand to (module, panel of --help); the module's ``app`` is the command."""

@@ -69,15 +69,19 @@ class Collector:
             )
         norm, norm_spread = _middle(self._norm)
         cosine, cosine_spread = _middle(self._cosine)
-        heads = heads_spread = np.zeros((0, 0))
+        seen = np.isfinite(norm)  # not layers that were always skipped
+        heads = heads_spread = np.zeros((len(seen), 0))
         if len(self._heads) == self.rows:
             heads, heads_spread = _middle(self._heads, tails=True)
         entropy, surprise = np.array(self._doubt, np.float64).T
         return Baseline(
             model=model, fingerprint=fingerprint, also=list(also), rows=self.rows, prompts=self.prompts,
-            layers=list(self.layers), log_norm=_plain(norm), log_norm_spread=_plain(norm_spread),
-            cosine=_plain(cosine), cosine_spread=_plain(cosine_spread), head_log_norm=_plain(heads),
-            head_log_norm_spread=_plain(heads_spread), entropy=_quantiles(entropy), surprise=_quantiles(surprise),
+            layers=[layer for layer, one in zip(self.layers, seen, strict=True) if one],
+            log_norm=_plain(norm[seen]), log_norm_spread=_plain(norm_spread[seen]),
+            cosine=_plain(cosine[seen]), cosine_spread=_plain(cosine_spread[seen]),
+            head_log_norm=_plain(heads[seen]) if heads.size else [],
+            head_log_norm_spread=_plain(heads_spread[seen]) if heads.size else [],
+            entropy=_quantiles(entropy), surprise=_quantiles(surprise),
         )  # fmt: skip
 
 

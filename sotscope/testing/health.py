@@ -76,9 +76,10 @@ def make_rows(
     doubt = np.broadcast_to(np.asarray(entropy, np.float32), (count,))
     return [
         Row(
-            i, tokens[i], tokens[i + 1], i < prompt - 1, scalars["norm"][i], scalars["max_abs"][i], scalars["nonfinite"][i],
-            scalars["cosine"][i], np.ones(layers, bool), float("nan") if i < prompt - 1 else float(doubt[i]),
-            float("nan") if i < prompt - 1 else logprob, 1.0, states[i, watched], None if heads is None else heads[i],
+            i, tokens[i], tokens[i + 1], i < prompt - 1, scalars["norm"][i], scalars["max_abs"][i],
+            scalars["nonfinite"][i], scalars["cosine"][i], np.ones(layers, bool),
+            float("nan") if i < prompt - 1 else float(doubt[i]), float("nan") if i < prompt - 1 else logprob, 1.0,
+            states[i, watched], None if heads is None else heads[i],
         )
         for i in range(count)
     ]  # fmt: skip

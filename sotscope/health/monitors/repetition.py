@@ -13,7 +13,7 @@ LONG = 24
 
 
 class Repetition(Monitor):
-    """Alarms where a cycle of 1 to ``longest`` tokens has filled ``repeats`` turns and at least ``least`` tokens.
+    """Alarms where a cycle of 1 to ``longest`` tokens has filled ``repeats`` turns and at least ``tokens`` tokens.
 
     Cycles of ``LONG`` tokens and more alarm after ``long_repeats`` turns. Tokens must be equal one by one, so a table,
     a numbered list or indented code with other words in each turn is no cycle; and only tokens that the model chose
@@ -23,7 +23,7 @@ class Repetition(Monitor):
     token, for the periods at which the newest token occurred before: the work a token is at most ``longest`` steps.
 
     ``onset`` is the position of the cycle's first token. Evidence: ``period``, ``repeats``, ``covered`` (tokens),
-    ``cycle`` (its token ids). Raises HealthError for ``repeats`` or ``long_repeats`` of 1 or less, or ``least`` or
+    ``cycle`` (its token ids). Raises HealthError for ``repeats`` or ``long_repeats`` of 1 or less, or ``tokens`` or
     ``longest`` below 1.
     """
 
@@ -34,16 +34,16 @@ class Repetition(Monitor):
     )
 
     def __init__(
-        self, subject: Subject, repeats: float = 3.0, least: int = 24, longest: int = 128, long_repeats: float = 2.5
+        self, subject: Subject, repeats: float = 3.0, tokens: int = 24, longest: int = 128, long_repeats: float = 2.5
     ) -> None:
         check_options(
-            self.name, "repeats > 1, least >= 1, longest >= 1, long_repeats > 1",
-            fits=repeats > 1 and least >= 1 and longest >= 1 and long_repeats > 1,
-            got=(repeats, least, longest, long_repeats),
+            self.name, "repeats > 1, tokens >= 1, longest >= 1, long_repeats > 1",
+            fits=repeats > 1 and tokens >= 1 and longest >= 1 and long_repeats > 1,
+            got=(repeats, tokens, longest, long_repeats),
         )  # fmt: skip
         short, long = repeats, min(repeats, long_repeats)
         self._longest = longest
-        self._enough = [max(least, (long if period >= LONG else short) * period) for period in range(longest + 1)]
+        self._enough = [max(tokens, (long if period >= LONG else short) * period) for period in range(longest + 1)]
         self._ids: list[int] = []
         self._seen: dict[int, list[int]] = defaultdict(list)
         self._agree: dict[int, int] = {}
