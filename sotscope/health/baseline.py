@@ -20,9 +20,9 @@ class Baseline(BaseModel):
 
     ``log_norm``: natural logarithm of the L2 norm. ``cosine``: to the row before. ``head_log_norm`` [layer][head] is
     empty where head outputs were not looked at; the spread of a head is how far its outermost hundredths lie over
-    2.326, because one that copies is quiet most of the time. ``entropy`` and ``surprise`` (the negative log-probability of the
-    chosen token) are quantiles in nats at ``QUANTILES``. ``fingerprint`` (and ``also``, others of the same weights)
-    say whose baseline it is.
+    2.326, because one that copies is quiet most of the time. ``entropy`` and ``surprise`` (the negative log-probability
+    of the chosen token) are quantiles in nats at ``QUANTILES``. ``fingerprint`` (and ``also``, others of the same
+    weights) say whose baseline it is.
     """
 
     model_config = ConfigDict(extra="forbid")
