@@ -14,6 +14,8 @@ EVERY = 8
 """Positions between two looks."""
 OUTLIER = 10.0
 """A dimension whose size is so many times that of the median dimension is common to all rows, and left out."""
+PAST = 8
+"""Rows (of every 4th) before the window that make a mean."""
 FAR = 3.0
 """A row whose norm is so many times the median of the window is a sink, and left out."""
 
@@ -68,21 +70,23 @@ class Collapse(Monitor):
             self._ring = np.zeros((self._window, *states.shape), np.float32)
             self._past = np.zeros(states.shape)
         if row.given:
-            self._leave(states)
+            self._leave(row, states)
             return None
         place = self._filled % self._window
         if self._filled >= self._window:
-            self._leave(self._ring[place])
+            self._leave(row, self._ring[place])
         self._ring[place] = states
         self._filled += 1
         if self._filled < self._window or row.pos % EVERY != EVERY - 1:
             return None
         return self._look(row, self._ring)
 
-    def _leave(self, states: NDArray[np.float32]) -> None:
-        """A row becomes part of the past. Its direction counts, so that a sink counts as one row."""
+    def _leave(self, row: Row, states: NDArray[np.float32]) -> None:
+        """Every 4th row becomes part of the past. Its direction counts, so that a sink counts as one row."""
+        if row.pos % 4 or self._past is None:
+            return
         size = np.sqrt(np.vecdot(states, states))[:, None]
-        if self._past is not None and np.isfinite(size).all():
+        if np.isfinite(size).all():
             self._past += states / np.maximum(size, 1e-30)
             self._past_rows += 1
 
@@ -118,7 +122,7 @@ class Collapse(Monitor):
         unit[:, common] = 0.0
         cosine = _median_cosine(unit)
         centred = np.nan
-        if self._past is not None and self._past_rows >= self._window:
+        if self._past is not None and self._past_rows >= PAST:
             mean = (self._past[place] / self._past_rows).astype(np.float32)
             mean[common] = 0.0
             centred = _median_cosine(unit - mean)

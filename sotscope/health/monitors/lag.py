@@ -51,7 +51,7 @@ class Lag(Monitor):
         slow = change < self._limit
         if row.given or 2 * np.count_nonzero(slow) < len(slow):
             self._wrong = 0
-            if row.pos % 2 == 0:
+            if self._changes < WARM or row.pos % 4 == 0:
                 self._learn(change)
             return None
         self._onset = row.pos if self._wrong == 0 else self._onset

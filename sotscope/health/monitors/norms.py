@@ -58,7 +58,7 @@ class Norms(Monitor):
         off = self._normal.off(size)
         beyond = np.abs(off) > 1
         if np.count_nonzero(beyond) < self._many or (why := self._why(row, off)) is None:
-            if row.pos % 2 == 0:
+            if row.pos % 4 == 0:
                 self._normal.learn(size)
             self._wrong = 0
             return None
