@@ -79,18 +79,20 @@ def command(
 def _collect(loaded: Any, lines: list[PromptLine], tokens: int, bar: WorkBar) -> Collector:
     """Decode every prompt into a folder that goes away, and gather its rows."""
     from sotscope.capture.plan import anatomy, available, make_plan
+    from sotscope.config import RunConfig
     from sotscope.health.collect import Collector
     from sotscope.health.rows import rows_of_run
     from sotscope.recorder import record
 
     sites = ["head_out"] if not available(anatomy(loaded.model))["head_out"] else []
     collector = Collector(make_plan(loaded.model, sites).layers)
+    settings = RunConfig.model_validate({"capture": {"self_check": False}})
     for number, line in enumerate(lines):
         bar.stage("baseline", number, len(lines))
         with tempfile.TemporaryDirectory(prefix="sotscope-") as folder:
             run = record(
                 loaded, line.prompt, messages=line.messages, system=line.system, raw=line.raw, sites=sites,
-                max_new_tokens=tokens, do_sample=False, out=Path(folder) / "one.sot",
+                max_new_tokens=tokens, do_sample=False, config=settings, out=Path(folder) / "one.sot",
                 on_step=lambda step, recorded: bar.progress("tokens", recorded.new_tokens, tokens),
             )  # fmt: skip
             collector.add(rows_of_run(run, run.rows(0), ()))
