@@ -26,10 +26,11 @@ def width_of(point: Point, geometry: Geometry, model: Any) -> int:
 
 
 def read_rows(tensor: Tensor, point: Point, geometry: Geometry) -> Tensor:
-    """The rows [token, value] of ``tensor [1, token, ...]``; of a fused projection those of the queries."""
+    """The rows [token, value] of ``tensor [1, token, ...]``, or of OPT's [token, value]; of a fused projection those of
+    the queries."""
     if point.read is not None:
         return point.read(tensor, geometry)
-    rows = tensor.flatten(2)[0]
+    rows = tensor if tensor.dim() == 2 else tensor.flatten(2)[0]
     return rows[:, : geometry.heads * geometry.head_dim] if point.site.shape == "heads" else rows
 
 

@@ -7,7 +7,8 @@ the decode loop nor the store; which row it is, a forward's position says.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +41,8 @@ MOST = 32
 
 Key = tuple[str, int]
 """A site and a layer."""
+BEGIN, END = ("begin", -1), ("end", -1)
+"""Keys of the hooks around a forward."""
 
 
 class Applied:
@@ -120,7 +123,7 @@ class Intervening:
         *,
         module_names: Mapping[str, str] | None = None,
     ) -> None:
-        self._body = model.anatomy if isinstance(model, Plan) else anatomy(model)
+        self.body = model.anatomy if isinstance(model, Plan) else anatomy(model)
         self._module_names = module_names
         self._prompt_length = prompt_length
         self.names: list[str] = []
@@ -129,8 +132,10 @@ class Intervening:
         """The settings that hold now."""
         self._schedule: list[tuple[int, tuple[Active, ...]]] = []
         self._entered = self._off = False
-        self._handles: dict[Key | None, RemovableHandle] = {}
+        self._inside = False  # a module that somebody calls by itself computes no rows
+        self._handles: dict[Key, RemovableHandle] = {}
         self._rows = range(0)
+        self._cache: Callable[[], Any] = _nothing
         self.set(configs, 0)
 
     # -- what is on --------------------------------------------------------------------------------------------
@@ -155,6 +160,7 @@ class Intervening:
 
     def active(self, position: int) -> int:
         """Bit i is set where ``names[i]`` changes the row at ``position``."""
+        position = int(position)  # a range looks through all it has for a number that is not Python's own
         _, actives = next((entry for entry in reversed(self._schedule) if entry[0] <= position), (0, ()))
         return sum(1 << self.names.index(active.label) for active in actives if position in active.where)
 
@@ -193,8 +199,8 @@ class Intervening:
         where = span(config.tokens or entry.tokens, self._prompt_length)
         at: dict[Key, Applied] = {}
         for point in self._points(config, entry):
-            width = width_of(point, self._body.geometry, self._body.model)
-            place = Place(point.site.name, point.layer, width, self._body.geometry.layers)
+            width = width_of(point, self.body.geometry, self.body.model)
+            place = Place(point.site.name, point.layer, width, self.body.geometry.layers)
             made = entry.make(place, **options)
             if not isinstance(made, Rowwise | Recurrent):
                 raise HealthError(f"intervention {config.kind} is neither Rowwise nor Recurrent.")
@@ -212,7 +218,7 @@ class Intervening:
             raise SiteError(f"intervention {config.kind} works at {' or '.join(entry.sites)}, not at {site.name}.")
         if site.side == "weights" or site.role == "router":
             raise SiteError(f"site {site.name} holds no states; nothing there can be changed by an intervention.")
-        plan = make_plan(self._body.model, [site.name], config.layers, module_names=self._module_names)
+        plan = make_plan(self.body.model, [site.name], config.layers, module_names=self._module_names)
         return [point for point in plan.points if point.site.name == site.name]
 
     # -- hooks -------------------------------------------------------------------------------------------------
@@ -237,7 +243,7 @@ class Intervening:
         needed = {
             key: applied.point for _, actives in self._schedule for one in actives for key, applied in one.at.items()
         }
-        for gone in [key for key in self._handles if key is None or key not in needed]:
+        for gone in [key for key in self._handles if key not in needed]:
             self._handles.pop(gone).remove()
         for key, point in needed.items():
             if key in self._handles:
@@ -248,8 +254,9 @@ class Intervening:
                 hook = point.module.register_forward_hook(self._after(key, point), prepend=True, with_kwargs=True)
             self._handles[key] = hook
         if needed:
-            begin = self._body.decoder.register_forward_pre_hook(self._begin, prepend=True, with_kwargs=True)
-            self._handles[None] = begin
+            decoder = self.body.decoder
+            self._handles[BEGIN] = decoder.register_forward_pre_hook(self._begin, prepend=True, with_kwargs=True)
+            self._handles[END] = decoder.register_forward_hook(self._end, always_call=True)
 
     def _begin(self, module: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
         given = [*args[:1], kwargs.get("input_ids"), kwargs.get("inputs_embeds")]
@@ -258,8 +265,27 @@ class Intervening:
             raise CaptureError("the decoder was called without input_ids or inputs_embeds.")
         if inputs.shape[0] != 1 and not self._off:
             raise CaptureError(f"a batch of {inputs.shape[0]} sequences: intervene in one sequence at a time.")
-        start = first_position(kwargs)
+        start = self._first(kwargs)
         self._rows = range(start, start + inputs.shape[1])
+        self._inside = not self._off
+
+    def _end(self, module: Any, args: Any, output: Any) -> None:
+        self._inside = False
+
+    def _first(self, kwargs: Mapping[str, Any]) -> int:
+        """The position of a forward's first row: from ``position_ids``, else the length of its cache, else 0. Rows of a
+        recurrent cache, which does not know its length, are counted: it cannot go back."""
+        positions = kwargs.get("position_ids")
+        cache = next((kwargs[name] for name in ("cache", "past_key_values") if kwargs.get(name) is not None), None)
+        before, self._cache = self._cache(), weakref.ref(cache) if cache is not None else _nothing
+        if positions is not None:
+            return int(positions.flatten()[0])
+        if cache is None:
+            return 0
+        try:
+            return int(cache.get_seq_length())
+        except ValueError:
+            return self._rows.stop if cache is before else 0
 
     def _before(self, key: Key, point: Point) -> Any:
         def hook(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -279,10 +305,12 @@ class Intervening:
     @torch.no_grad()
     def _changed(self, key: Key, point: Point, tensor: Tensor, entered: Tensor | None) -> Tensor | None:
         """The state of a module with its rows changed; None where nothing changes."""
-        pieces = [] if self._off else [(rows, [a.at[key] for a in on if key in a.at]) for rows, on in self._pieces()]
+        if not self._inside:
+            return None
+        pieces = [(rows, [active.at[key] for active in on if key in active.at]) for rows, on in self._pieces()]
         if not any(applied for _, applied in pieces):
             return None
-        geometry, start = self._body.geometry, self._rows.start
+        geometry, start = self.body.geometry, self._rows.start
         states = _wide(read_rows(tensor, point, geometry))
         out: list[Tensor] = []
         same = True
@@ -308,13 +336,8 @@ class Intervening:
                 yield rows, actives
 
 
-def first_position(kwargs: Mapping[str, Any]) -> int:
-    """The position of a forward's first row: from ``position_ids``, else the length of its cache, else 0."""
-    positions = kwargs.get("position_ids")
-    if positions is not None:
-        return int(positions.flatten()[0])
-    cache = next((kwargs[name] for name in ("cache", "past_key_values") if kwargs.get(name) is not None), None)
-    return int(cache.get_seq_length()) if cache is not None else 0
+def _nothing() -> None:
+    return None
 
 
 def _wide(states: Tensor) -> Tensor:

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from sotscope.catalog import INTERVENTIONS
 from sotscope.errors import HealthError
 from sotscope.plain import first_error
+from sotscope.registry import unknown
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,6 +61,8 @@ def read_intervention(given: str | Mapping[str, Any] | InterventionConfig) -> In
     if isinstance(given, InterventionConfig):
         return given
     values = _parse(given) if isinstance(given, str) else dict(given)
+    if values.get("kind") not in INTERVENTIONS:
+        raise HealthError(unknown("intervention", str(values.get("kind", "")), INTERVENTIONS.names()))
     fields = {key: values.pop(key) for key in InterventionConfig.model_fields if key in values}
     try:
         return InterventionConfig(**{**fields, "options": {**(fields.get("options") or {}), **values}})
@@ -141,9 +145,6 @@ class Intervention(ABC):
     sites: ClassVar[tuple[str, ...]] = ()
     tokens: ClassVar[str] = "all"
     pairs: ClassVar[bool] = False
-
-    def __init__(self, place: Place) -> None:
-        """Nothing to set."""
 
     @classmethod
     def make(cls, place: Place, **options: Any) -> Intervention:

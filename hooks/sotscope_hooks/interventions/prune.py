@@ -81,10 +81,10 @@ class PruneDims(Recurrent):
         if memory.rows >= self.after:
             limit = self._k * (memory.squares / (memory.rows - 1)).sqrt()
             clamped = torch.maximum(torch.minimum(state, memory.mean + limit), memory.mean - limit)
-            outside = clamped != state
+            outside = (state - memory.mean).abs() > limit
             filler = {"zero": torch.zeros_like(state), "clamp": clamped, "mean": memory.mean}[self._how]
             changed = torch.where(outside, filler, state)
         count = memory.rows + 1
-        step = clamped - memory.mean
+        step = (clamped - memory.mean).nan_to_num()  # what is no number stays as it is, but is not learnt
         mean = memory.mean + step / count
-        return changed, Seen(count, mean, memory.squares + step * (clamped - mean))
+        return changed, Seen(count, mean, memory.squares + step * (step - step / count))

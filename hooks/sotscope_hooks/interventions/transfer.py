@@ -21,7 +21,8 @@ class Transfer(Rowwise):
     """``how=mean`` adds the mean of ``source``'s rows less that of ``reference`` (difference of means, Marks and
     Tegmark 2023); ``how=patch`` puts its rows in the place of ours (activation patching, Vig et al. 2020).
 
-    ``source`` is a run that stored the same site. ``rows`` are the source's positions (``prompt``, ``5-20`` ...);
+    ``source`` is a run that stored the same site. ``rows`` are the source's positions (``prompt``, ``5-20``
+    ...; all but 0, most models' attention sink);
     ``reference`` is another run (the same positions of it), or other positions of the source. A patched row is the
     source's at the same position plus ``shift``; where it has none, the row stays as it is. ``layer`` takes another
     layer of the source (-1: the same one), ``seq`` another sequence of it.
@@ -34,7 +35,7 @@ class Transfer(Rowwise):
         place: Place,
         source: str = "",
         how: str = "mean",
-        rows: str = "all",
+        rows: str = "1-",
         reference: str = "",
         shift: int = 0,
         layer: int = -1,
@@ -92,7 +93,8 @@ class _Reader:
                 f"{self._place.width} in this model."
             )
         where = span(positions, int(run.sequences.prompt_length[self._seq]))
-        found = {int(pos): row for pos, row in zip(run.tokens_of(self._seq).pos, states, strict=True) if pos in where}
+        known = run.positions_at(run.rows(self._seq)).tolist()
+        found = {pos: row for pos, row in zip(known, states, strict=True) if pos in where}
         if not found:
             raise HealthError(f"intervention transfer: {path} has no rows at positions {positions}.")
         if not all(np.isfinite(row).all() for row in found.values()):
