@@ -23,7 +23,7 @@ from sotscope.decode.cache import CachedModel
 from sotscope.decode.contracts import UNLIMITED, Drafter, Parts
 from sotscope.decode.controls import Controls
 from sotscope.decode.loop import Decoder
-from sotscope.decode.remedies import remedies
+from sotscope.decode.remedies import BanNgrams, For, remedies
 from sotscope.decode.sampling import Sampler
 from sotscope.errors import DecodeError, PromptError
 from sotscope.events import MODES, Alarm, AlarmEnd, Branch, Command, Piece, Step
@@ -188,7 +188,7 @@ class Recording:
         self._branch = Branch(0, given)
         """The sequence that is being decoded."""
         self._sequences = 1
-        self._remedies: list[Any] = []
+        self._remedies: list[For] = []
         self.monitoring = Monitoring(settings.health, subject_of(loaded, self.plan, settings.health),
                                      fields_of(self.plan), self._tell)  # fmt: skip
         self._steps = 0
@@ -381,7 +381,8 @@ class Recording:
         self.retracted.append(f"{lost} tokens are taken back; {action.note}")
         self._end_sequence("rolled_back")
         sampled = self.decoder.sampler.sample
-        self._remedies = remedies(
+        banned = [known for known in self._remedies if isinstance(known.processor, BanNgrams) and known.stop > keep]
+        self._remedies = banned + remedies(
             keep, action.hold, ban=action.ban, penalty=action.penalty, temperature=action.temperature, sampled=sampled,
             seed=self.settings.decode.seed, seq=self._sequences,
         )  # fmt: skip

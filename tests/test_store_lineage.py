@@ -90,7 +90,7 @@ def test_branches_of_a_run(tmp_path: Path) -> None:
         tokens = run.tokens_of(seq)
         assert tokens.ids.tolist() == helpers.token_at(index).tolist()
         assert tokens.pos.tolist() == list(range(len(rows)))
-        assert tokens.text == "".join(f" {token}" for token in [tokens.ids[0], *helpers.token_at(index + 1)])
+        assert tokens.text == "".join(f" {token}" for token in [*tokens.ids, helpers.token_at(index + 1)[-1]])
     np.testing.assert_array_equal(run.states("resid"), helpers.states_at("resid", np.arange(9)))  # abandoned rows stay
     assert run.tokens.seq.tolist() == [0] * 5 + [1, 1, 2, 3]
     assert run.sequences.to_dict("list") == {

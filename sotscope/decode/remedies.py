@@ -73,7 +73,7 @@ def remedies(
     sampled: bool = False,
     seed: int = 0,
     seq: int = 0,
-) -> list[LogitsProcessor]:
+) -> list[For]:
     """Processors for the ``hold`` tokens from position ``start`` on. ``sampled``: tokens are drawn in any case."""
     found: list[LogitsProcessor] = []
     if penalty != 1.0:

@@ -107,7 +107,8 @@ class Action:
     """What a recovery asks for. All of it holds for the ``hold`` tokens after ``keep``, by position, so that the width
     of a step does not matter.
 
-    ``keep``: go on from the first ``keep`` tokens, as a new sequence; the others are retracted. ``fresh``: with a cache
+    ``keep``: go on from the first ``keep`` tokens, as a new sequence, the last of them fed anew; the others are
+    retracted (those of the prompt never are: they are fed anew from there). ``fresh``: with a cache
     that is computed anew. ``ban``: n-grams that
     must not be completed. ``penalty``: repetition penalty. ``temperature``: draw tokens. ``mode``: decode with this
     drafter from here on. ``interventions``: settings of interventions. ``stop``: end the sequence here.

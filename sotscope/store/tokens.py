@@ -118,15 +118,24 @@ class Tokens:
 
     @property
     def all_ids(self) -> list[int]:
-        """First id and every next id: one more than there are rows, unless the last row chose none."""
+        """First id and every following one: one more than there are rows, unless the last row chose none."""
         if not len(self.ids):
             return []
-        return [int(self.ids[0]), *(int(i) for i in self.next_ids if i >= 0)]
+        return [int(self.ids[0]), *(i for i in self.following if i >= 0)]
+
+    @property
+    def following(self) -> list[int]:
+        """[token] the token after each row's: what it chose (-1: none), or, where a branch went on otherwise, the
+        branch's."""
+        if not len(self.ids):
+            return []
+        stands = np.where(self.pos[1:] == self.pos[:-1] + 1, self.ids[1:], self.next_ids[:-1])
+        return [*(int(i) for i in stands), int(self.next_ids[-1])]
 
     @property
     def generated_ids(self) -> list[int]:
         """The ids that were chosen by rows of a decoding mode (all but the prompt's)."""
-        return [int(i) for i, mode in zip(self.next_ids, self.modes, strict=True) if mode != "prompt" and i >= 0]
+        return [i for i, mode in zip(self.following, self.modes, strict=True) if mode != "prompt" and i >= 0]
 
 
 def tokens_of(rows: NDArray[Any], pieces: Pieces, modes: list[str]) -> Tokens:

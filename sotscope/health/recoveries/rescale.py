@@ -22,6 +22,6 @@ class Rescale(Recovery):
         self._hold = hold
 
     def plan(self, trouble: Trouble) -> Action | None:
-        keep = max(trouble.prompt_length, min(trouble.alarm.onset + 1, len(trouble.ids)))
+        keep = min(trouble.alarm.onset + 1, len(trouble.ids))
         note = f"go on from token {keep} with norms held to their running median for {self._hold} tokens"
         return Action(note, keep, self._hold, interventions=({"kind": "rescale", "site": "resid"},))

@@ -38,7 +38,8 @@ class Rollback(Recovery):
         cycle = tuple(int(token) for token in alarm.data.get("cycle", ()))
         turn = len(cycle) if attempt == 0 else 0  # one turn of a cycle is no loop yet
         keep = alarm.onset + turn - self._further * max(0, attempt - 1)
-        keep = max(trouble.prompt_length, min(keep, len(trouble.ids)))
+        # of the prompt, only rows that went wrong are computed again
+        keep = min(max(keep, trouble.prompt_length if cycle else 1), len(trouble.ids))
         penalty = self._penalty if attempt or not cycle else 1.0
         temperature = self._temperature if attempt > 1 else 0.0
         how = [
