@@ -22,10 +22,12 @@ def continue_batch(
     *,
     temperature: float = 0.0,
     generator: torch.Generator | None = None,
+    repetition_penalty: float = 1.0,
 ) -> list[list[int]]:
     """Up to ``new_tokens`` tokens after each prompt, the token of ``stop`` that ended it included.
 
-    ``temperature`` 0 is greedy. Rows that have ended leave the batch.
+    ``temperature`` 0 is greedy. ``repetition_penalty`` makes every token that is in the prompt or the text less likely,
+    as transformers does (Keskar et al. 2019, arXiv 1909.05858). Rows that have ended leave the batch.
     """
     width = max(map(len, prompts))
     ids = torch.tensor([[0] * (width - len(p)) + list(p) for p in prompts])
@@ -34,11 +36,16 @@ def continue_batch(
     out: list[list[int]] = [[] for _ in prompts]
     alive = list(range(len(prompts)))
     fed, positions = ids, (mask.cumsum(-1) - 1).clamp(min=0)
+    used = _used(prompts, model) if repetition_penalty != 1 else None
     for _ in range(new_tokens):
         logits = model(
             fed, attention_mask=mask, position_ids=positions, cache=cache, use_cache=True, logits_to_keep=1
         ).logits[:, -1]
-        chosen = _choose(logits.float(), temperature, generator)
+        scores = logits.float()
+        if used is not None:
+            scores = torch.where(used, torch.where(scores < 0, scores * repetition_penalty, scores / repetition_penalty),
+                                 scores)  # fmt: skip
+        chosen = _choose(scores, temperature, generator)
         for row, token in zip(alive, chosen.tolist(), strict=True):
             out[row].append(token)
         going = [i for i, row in enumerate(alive) if out[row][-1] not in stop]
@@ -48,11 +55,22 @@ def continue_batch(
             keep = torch.tensor(going)
             cache.batch_select_indices(keep)
             mask, positions, chosen = mask[keep], positions[keep], chosen[keep]
+            used = None if used is None else used[keep]
             alive = [alive[i] for i in going]
         fed = chosen[:, None]
+        if used is not None:
+            used.scatter_(1, fed, value=True)
         mask = torch.cat([mask, mask.new_ones(len(alive), 1)], 1)
         positions = positions[:, -1:] + 1
     return out
+
+
+def _used(prompts: Sequence[Sequence[int]], model: Any) -> Tensor:
+    """Which tokens are in each prompt [prompt, vocab]."""
+    used = torch.zeros(len(prompts), model.config.get_text_config().vocab_size, dtype=torch.bool)
+    for row, prompt in enumerate(prompts):
+        used[row, list(prompt)] = True
+    return used
 
 
 def _choose(logits: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:
