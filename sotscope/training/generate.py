@@ -43,8 +43,7 @@ def continue_batch(
         ).logits[:, -1]
         scores = logits.float()
         if used is not None:
-            scores = torch.where(used, torch.where(scores < 0, scores * repetition_penalty, scores / repetition_penalty),
-                                 scores)  # fmt: skip
+            scores = torch.where(used, _penalised(scores, repetition_penalty), scores)
         chosen = _choose(scores, temperature, generator)
         for row, token in zip(alive, chosen.tolist(), strict=True):
             out[row].append(token)
@@ -71,6 +70,10 @@ def _used(prompts: Sequence[Sequence[int]], model: Any) -> Tensor:
     for row, prompt in enumerate(prompts):
         used[row, list(prompt)] = True
     return used
+
+
+def _penalised(scores: Tensor, penalty: float) -> Tensor:
+    return torch.where(scores < 0, scores * penalty, scores / penalty)
 
 
 def _choose(logits: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:
