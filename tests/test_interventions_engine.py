@@ -363,6 +363,20 @@ def test_going_back_replaces_what_was_to_come(llama: Any) -> None:
     assert engine.names == ["a", "b", "c"]
 
 
+def test_a_name_stays_with_its_settings(llama: Any) -> None:
+    engine = Intervening(llama, ["steer:dim=1", "steer:dim=2"], 5)
+    engine.set(["steer:dim=2,strength=0.5"], 6)
+    assert [engine.active(pos) for pos in (5, 6)] == [3, 2]
+    engine.set(["steer:dim=3", "steer:dim=2"], 7)  # another takes the name that is free
+    assert engine.names == ["steer", "steer 2"]
+    assert engine.active(7) == 3
+
+
+def test_what_is_off_is_checked_too(llama: Any) -> None:
+    with pytest.raises(HealthError, match="there is no dim 99"):
+        Intervening(llama, ["steer:dim=99,on=false"], 5)
+
+
 def test_a_refused_change_leaves_all_as_it_was(llama: Any) -> None:
     with Intervening(llama, ["prune:layers=1"], 5) as engine:
         before, hooks = rows_of(llama, IDS, [], ["resid"])["resid"], hook_counts(llama)

@@ -6,102 +6,27 @@ the decode loop nor the store; which row it is, a forward's position says.
 
 from __future__ import annotations
 
-import inspect
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
+from sotscope.capture.applied import Active, Key, labels, make_active, refuse_contradictions
 from sotscope.capture.contracts import unwrap
-from sotscope.capture.edit import entering, read_rows, width_of, with_input, with_state, write_rows
-from sotscope.capture.interventions import (
-    Intervention,
-    InterventionConfig,
-    Place,
-    Recurrent,
-    Rowwise,
-    read_intervention,
-    span,
-)
-from sotscope.capture.plan import Plan, Point, anatomy, make_plan, site_names
-from sotscope.catalog import INTERVENTIONS, SITES
-from sotscope.errors import CaptureError, HealthError, SiteError
-from sotscope.parameters import check_parameters
-from sotscope.plain import ranges
+from sotscope.capture.edit import entering, read_rows, with_input, with_state, write_rows
+from sotscope.capture.interventions import InterventionConfig, read_intervention
+from sotscope.capture.plan import Plan, Point, anatomy
+from sotscope.errors import CaptureError, HealthError
 
-KEPT = 128
-"""Positions whose memories are kept, for each layer: more than any draft window, to undo rejected rows."""
 MOST = 32
 """Names that fit into the mask of a row."""
 
-Key = tuple[str, int]
-"""A site and a layer."""
 BEGIN, END = ("begin", -1), ("end", -1)
 """Keys of the hooks around a forward."""
-
-
-class Applied:
-    """One intervention at one layer: the rows it changes, how strongly, and what it remembers of the last ones."""
-
-    def __init__(self, point: Point, intervention: Rowwise | Recurrent, where: range, strength: float) -> None:
-        self.point = point
-        self.intervention = intervention
-        self._where = where
-        self._strength = strength
-        self._memories: dict[int, Any] = {}
-
-    def change(self, states: Tensor, entered: Tensor | None, positions: range) -> Tensor:
-        """``states [row, value]`` at ``positions`` changed; the same object where no row is in the token range."""
-        low, high = (
-            min(max(edge - positions.start, 0), len(positions)) for edge in (self._where.start, self._where.stop)
-        )
-        rows = states if entered is None else torch.stack((entered, states), 1)
-        if isinstance(self.intervention, Recurrent):
-            changed = self._recur(rows, positions, low, high)
-        else:
-            changed = self.intervention.rows(rows[low:high], positions[low:high]) if low < high else states[:0]
-        old = states[low:high]
-        if changed.shape != old.shape:
-            name = self.intervention.name
-            raise HealthError(f"intervention {name} made {list(changed.shape)} of rows {list(old.shape)}.")
-        if low == high:
-            return states
-        if self._strength != 1:
-            changed = old + self._strength * (changed - old)
-        return torch.cat((states[:low], changed, states[high:]))  # not in place: a memory may look into the old rows
-
-    def _recur(self, rows: Tensor, positions: range, low: int, high: int) -> Tensor:
-        assert isinstance(self.intervention, Recurrent)
-        for known in [pos for pos in self._memories if pos >= positions.start]:  # rejected rows
-            del self._memories[known]
-        memory = self._memories.get(positions.start - 1)
-        out: list[Tensor] = []
-        for i, pos in enumerate(positions[:high]):
-            if i < low:
-                memory = self.intervention.watch(rows[i], memory, pos)
-            else:
-                state, memory = self.intervention.row(rows[i], memory, pos)
-                out.append(state)
-            self._memories[pos] = memory
-        for old in list(self._memories)[:-KEPT]:
-            del self._memories[old]
-        return torch.stack(out) if out else rows.flatten(1)[:0, : rows.shape[-1]]
-
-
-@dataclass(frozen=True)
-class Active:
-    """An intervention that is on, with what does it at each layer."""
-
-    config: InterventionConfig
-    label: str
-    site: str
-    where: range
-    at: Mapping[Key, Applied]
 
 
 class Intervening:
@@ -126,8 +51,7 @@ class Intervening:
         self.body = model.anatomy if isinstance(model, Plan) else anatomy(model)
         self._module_names = module_names
         self._prompt_length = prompt_length
-        self.names: list[str] = []
-        """Every intervention there has been, on or off; the place of a name is its bit in ``active``."""
+        self._known: dict[str, InterventionConfig] = {}
         self.configs: tuple[InterventionConfig, ...] = ()
         """The settings that hold now."""
         self._schedule: list[tuple[int, tuple[Active, ...]]] = []
@@ -158,6 +82,11 @@ class Intervening:
             self._prompt_length = before
             raise
 
+    @property
+    def names(self) -> list[str]:
+        """Every intervention there has been, on or off; the place of a name is its bit in ``active``."""
+        return list(self._known)
+
     def active(self, position: int) -> int:
         """Bit i is set where ``names[i]`` changes the row at ``position``."""
         position = int(position)  # a range looks through all it has for a number that is not Python's own
@@ -176,50 +105,23 @@ class Intervening:
     def _set(
         self, configs: Sequence[InterventionConfig], start: int, schedule: list[tuple[int, tuple[Active, ...]]]
     ) -> None:
-        labels = _labels(configs)
-        names = [*self.names, *(label for label in labels if label not in self.names)]
-        if len(names) > MOST:
-            raise HealthError(f"{len(names)} interventions in one run; a row can tell {MOST} apart.")
+        named = dict(zip(labels(configs, self._known), configs, strict=True))
+        known = {**self._known, **named}
+        if len(known) > MOST:
+            raise HealthError(f"{len(known)} interventions in one run; a row can tell {MOST} apart.")
         kept = [entry for entry in schedule if entry[0] < start]
         running = {active.label: active for active in kept[-1][1]} if kept else {}
         actives: list[Active] = []
-        for config, label in zip(configs, labels, strict=True):
-            before = running.get(label)
+        for label, config in named.items():
+            active = running.get(label)
+            if active is None or active.config != config:
+                active = make_active(self.body, config, label, self._prompt_length, self._module_names)
             if config.active:
-                actives.append(before if before and before.config == config else self._make(config, label))
-        _refuse_contradictions(actives)
-        self.names, self.configs, self._schedule = names, tuple(configs), [*kept, (start, tuple(actives))]
+                actives.append(active)
+        refuse_contradictions(actives)
+        self._known, self.configs, self._schedule = known, tuple(configs), [*kept, (start, tuple(actives))]
         if self._entered:
             self._attach()
-
-    def _make(self, config: InterventionConfig, label: str) -> Active:
-        entry: type[Intervention] = INTERVENTIONS.get(config.kind)
-        options = _fitting(entry, config.options)
-        check_parameters(INTERVENTIONS, config.kind, options, supplied=("place",), error=HealthError)
-        where = span(config.tokens or entry.tokens, self._prompt_length)
-        at: dict[Key, Applied] = {}
-        for point in self._points(config, entry):
-            width = width_of(point, self.body.geometry, self.body.model)
-            place = Place(point.site.name, point.layer, width, self.body.geometry.layers)
-            made = entry.make(place, **options)
-            if not isinstance(made, Rowwise | Recurrent):
-                raise HealthError(f"intervention {config.kind} is neither Rowwise nor Recurrent.")
-            at[point.site.name, point.layer] = Applied(point, made, where, config.strength)
-        return Active(config, label, next(iter(at))[0], where, at)
-
-    def _points(self, config: InterventionConfig, entry: type[Intervention]) -> list[Point]:
-        """The modules that ``config`` means."""
-        wanted = config.site or entry.site
-        names = site_names([wanted])
-        if len(names) != 1 or names == ["all"]:
-            raise HealthError(f"intervention {config.kind} works at one site; {wanted!r} is {len(names) or 'none'}.")
-        site = SITES.get(names[0])
-        if entry.sites and site.name not in entry.sites:
-            raise SiteError(f"intervention {config.kind} works at {' or '.join(entry.sites)}, not at {site.name}.")
-        if site.side == "weights" or site.role == "router":
-            raise SiteError(f"site {site.name} holds no states; nothing there can be changed by an intervention.")
-        plan = make_plan(self.body.model, [site.name], config.layers, module_names=self._module_names)
-        return [point for point in plan.points if point.site.name == site.name]
 
     # -- hooks -------------------------------------------------------------------------------------------------
 
@@ -343,44 +245,3 @@ def _nothing() -> None:
 def _wide(states: Tensor) -> Tensor:
     """A copy in float32 or wider: a memory may keep it, and the model may write into its own."""
     return states.detach().to(torch.promote_types(states.dtype, torch.float32), copy=True)
-
-
-def _labels(configs: Sequence[InterventionConfig]) -> list[str]:
-    """A name for each: its own, or its kind (with a number from the second one on)."""
-    labels: list[str] = []
-    for config in configs:
-        wanted = config.name or config.kind
-        if config.name and wanted in labels:
-            raise HealthError(f"two interventions are called {wanted!r}; give each its own name.")
-        count = 2
-        label = wanted
-        while label in labels:
-            label, count = f"{wanted} {count}", count + 1
-        labels.append(label)
-    return labels
-
-
-def _fitting(entry: type[Intervention], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Numbers written where words are meant (``dims=7``) are words."""
-    defaults = {key: parameter.default for key, parameter in inspect.signature(entry).parameters.items()}
-    worded = {key for key, default in defaults.items() if isinstance(default, str)}
-    return {key: str(value) if key in worded and type(value) is int else value for key, value in options.items()}
-
-
-def _refuse_contradictions(actives: Sequence[Active]) -> None:
-    """Raises HealthError, with both names, where a later intervention leaves no trace of an earlier one."""
-    for number, later in enumerate(actives):
-        for earlier in actives[:number]:
-            if earlier.config.kind != later.config.kind or not _common(earlier.where, later.where):
-                continue
-            shared = [key for key in later.at if key in earlier.at]
-            void = [key[1] for key in shared if later.at[key].intervention.voids(earlier.at[key].intervention)]
-            if void:
-                raise HealthError(
-                    f"interventions {earlier.label!r} and {later.label!r} contradict each other at {later.site}, "
-                    f"layers {ranges(void)}: the second leaves nothing of the first; keep one, or part their rows."
-                )
-
-
-def _common(first: range, second: range) -> range:
-    return range(max(first.start, second.start), min(first.stop, second.stop))
