@@ -133,7 +133,7 @@ def test_a_file_that_is_no_baseline_is_refused_in_one_line(tmp_path: Path, text:
 
 
 def test_the_command_makes_one_for_any_model(tmp_path: Path) -> None:
-    """An untrained model loops: a temperature of its own text is not asked for, so many short prompts are."""
+    """An untrained model soon loops, so it is given many prompts and writes few tokens."""
     prompts = tmp_path / "p.txt"
     prompts.write_text("\n".join(f"question {number}?" for number in range(14)))
     answer = call("baseline", "-m", model_folder(), "--prompts", prompts, "-n", 20, "-o", tmp_path / "b.json", "--json")
@@ -142,9 +142,6 @@ def test_the_command_makes_one_for_any_model(tmp_path: Path) -> None:
     known = load_baseline(tmp_path / "b.json")
     assert (known.rows, known.prompts) == (280, 14)
     assert np.shape(known.head_log_norm)[0] == len(known.layers)
-    assert "280 rows of 14 texts" in " ".join(
-        call("baseline", "-m", model_folder(), "--prompts", prompts, "-n", 20, "-o", tmp_path / "c.json").out.split()
-    )
 
 
 def test_the_command_refuses_what_it_cannot_use(tmp_path: Path) -> None:
