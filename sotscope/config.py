@@ -191,6 +191,10 @@ class RunConfig(_Settings):
     capture: CaptureConfig = Field(default_factory=CaptureConfig)
     decode: DecodeConfig = Field(default_factory=DecodeConfig)
     health: HealthConfig = Field(default_factory=HealthConfig)
+    interventions: list[str | dict[str, Any]] = Field(default_factory=list)
+    """What changes states on purpose, in this order: ``prune:layers=10-20,k=3``, or its fields by name."""
+    measure: bool = False
+    """Measure what the interventions do to each step: one more forward without them."""
     dmtd_config: DmtdConfig = Field(default_factory=DmtdConfig)
     """Of this only ``batch_strategy`` stays here; the rest moves to ``decode``."""
     out: Path | None = None

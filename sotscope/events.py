@@ -97,6 +97,8 @@ class Step:
     accept_ns: int = 0
     predicted: Any = None
     """States [draft, dim] that the drafter predicted, where the drafter predicts states and they are recorded."""
+    effect: Mapping[str, float] | None = None
+    """What interventions did to the first row, where that is measured."""
 
     @property
     def rows(self) -> int:

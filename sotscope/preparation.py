@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
+from sotscope.capture.measure import EFFECTS
 from sotscope.capture.plan import Plan
 from sotscope.capture.scalars import LAYER_SCALARS, LOGIT_SCALARS
 from sotscope.capture.tap import Tap, dtype_name
@@ -54,6 +55,9 @@ def probe_spec(plan: Plan, ids: Sequence[int], settings: RunConfig, max_keys: in
         scalars.append(ScalarSpec(name="head_norm", row=(layers, heads), dims=per_head))
     if plan.attn_entropy:
         scalars.append(ScalarSpec(name="attn_entropy", row=(layers, heads), dims=per_head, unit="nats"))
+    scalars.append(ScalarSpec(name="intervened", unit="bits", dtype="<i4"))
+    if settings.measure:
+        scalars += [ScalarSpec(name=f"effect_{name}", unit=unit) for name, unit in EFFECTS.items()]
     predicted = plan.anatomy.geometry.hidden if settings.decode.draft.record_states else 0
     return RunSpec(
         sites=sites, scalars=tuple(scalars), layers=plan.layers, top_k=settings.capture.top_k, predicted=predicted

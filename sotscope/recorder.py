@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import torch
 from numpy.typing import NDArray
 
 from sotscope.analysis.head import FILE, cached
+from sotscope.capture.intervening import Intervening
+from sotscope.capture.measure import EFFECTS, Measure
 from sotscope.capture.plan import make_plan
 from sotscope.capture.selfcheck import SelfCheck
 from sotscope.capture.tap import Captured, Tap
@@ -55,6 +58,9 @@ from sotscope.store.writer import Rows, RunWriter
 from sotscope.summary import Summary, check_rows, summarise
 
 Progress = Callable[[Step, "Recording"], None]
+NOT_RUN = "not run"
+INTERVENTIONS = "interventions"
+"""The one change of ``Controls`` that is no setting of decoding."""
 
 
 def record(
@@ -116,9 +122,10 @@ def recording(
     loaded = load_model(model, tokenizer, settings, report)
     recorded = Recording(loaded, settings, drafter=drafter, processors=processors, report=report, on_alarm=on_alarm)
     try:
-        with recorded.tap:
-            yield recorded
-        recorded.finish()
+        with recorded.intervening:
+            with recorded.measure or nullcontext(), recorded.tap:
+                yield recorded
+            recorded.finish()
     except BaseException as error:
         recorded.fail(error)
         raise
@@ -147,7 +154,7 @@ class Recording:
         """Tokens that a lossy policy took where `ar` would have chosen another."""
         self.notices: list[str] = []
         """What did not work and does not matter to the recording."""
-        self.check = SelfCheck(skipped="not run")
+        self.check = SelfCheck(skipped=NOT_RUN)
         self.summary: Summary | None = None
         self._on_alarm = on_alarm
         self._process = psutil.Process()
@@ -162,6 +169,9 @@ class Recording:
             module_names=capture.modules,
         )
         check_ids(self.prompt.ids, self.plan)
+        given = len(self.prompt.ids) - self.prompt.written
+        self.intervening = Intervening(self.plan, settings.interventions, given, module_names=capture.modules)
+        self.measure = Measure(self.intervening) if settings.measure else None
         self.context_length = self.plan.anatomy.context_length or UNLIMITED
         self.maker = PartsMaker(loaded, settings.decode, report, drafter)
         self.parts = self.maker.parts()
@@ -179,7 +189,6 @@ class Recording:
         self.path = Path(settings.out) if settings.out else default_path(self.drafter.mode, title(settings.input))
         check_forecast(self.forecast, self.path, settings.max_bytes)
         self.tap = Tap(self.plan, top_k=capture.top_k, max_keys=max_keys)
-        given = len(self.prompt.ids) - self.prompt.written
         self._given = (list(self.prompt.ids[:given]), list(self.prompt.segments[:given]))
         """The prompt of the current sequence, and its segments."""
         self._segments = list(self.prompt.segments)
@@ -195,9 +204,9 @@ class Recording:
         self.new_tokens = self.forwards = 0
         self.decode_s = 0.0
         """Of all sequences: tokens that became rows' choices, forwards that chose them, seconds."""
-        self.controls = Controls(self.maker.checked)
-        """Changes mode, window, policy, gates and sampling at the next step: ``controls.set(mode="sot")``. From any
-        thread."""
+        self.controls = Controls(self._checked)
+        """Changes mode, window, policy, gates, sampling and interventions at the next step: ``controls.set(mode="sot",
+        interventions=["prune:k=3"])``. From any thread."""
         self._processors = processors
         self._start()
 
@@ -209,11 +218,32 @@ class Recording:
             processors=[*self._processors, *self._remedies],
         )
 
+    def _checked(self, changes: Mapping[str, Any]) -> None:
+        """Raises a SotscopeError, in one line, for changes that cannot be made."""
+        self.maker.checked({name: value for name, value in changes.items() if name != INTERVENTIONS})
+        if INTERVENTIONS in changes:
+            Intervening(self.plan, changes[INTERVENTIONS], len(self._given[0]))
+
     def _change(self, changes: Mapping[str, Any]) -> Parts:
-        parts = self.maker.change(changes)
-        if SAMPLING & changes.keys():
+        rest = {name: value for name, value in changes.items() if name != INTERVENTIONS}
+        parts = self.maker.change(rest) if rest else self.decoder.parts
+        if INTERVENTIONS in changes:
+            self._intervene(changes[INTERVENTIONS], len(self.decoder.context.ids) - 1)
+        if SAMPLING & rest.keys():
             self.decoder.sampler = self._sampler()
         return parts
+
+    def _intervene(self, configs: Sequence[Any], position: int) -> None:
+        """These interventions from ``position`` on."""
+        self.intervening.set(configs, position)
+        self._say_interventions(position)
+
+    def _say_interventions(self, position: int) -> None:
+        """The run says which bit of a row's ``intervened`` is which."""
+        self._tell(
+            "interventions", pos=position, seq=self._branch.seq, names=self.intervening.names,
+            active=[config.model_dump() for config in self.intervening.configs if config.active],
+        )  # fmt: skip
 
     def _decoder(self, parts: Parts, cached: CachedModel | None = None) -> Decoder:
         """The decode loop of the current sequence; ``cached`` holds the first of its tokens already."""
@@ -241,6 +271,7 @@ class Recording:
             draw_drafts=decode.draft.sample,
             cached=cached,
             first_row=max(0, self._branch.parent_pos),
+            effects=self.measure,
             seq=self._branch.seq,
         )
 
@@ -262,6 +293,8 @@ class Recording:
             background=self.loaded.model.device.type != "cpu",
             on_alarm=self._raise_alarm,
         )
+        if settings_given := self.settings.interventions:
+            self._intervene(settings_given, 0)
         self._keep_head(about["fingerprint"], pieces)
         self.writer.sequence(self._branch)
         self.writer.event(
@@ -387,8 +420,14 @@ class Recording:
             seed=self.settings.decode.seed, seq=self._sequences,
         )  # fmt: skip
         parts = self.maker.change({"mode": action.mode}) if action.mode else self.maker.parts()
+        if action.interventions:
+            held = [{**more, "tokens": f"{first_row}-{keep + action.hold}"} for more in action.interventions]
+            self.intervening.add(held)
+            self._say_interventions(first_row)
+            self.check = SelfCheck(skipped="a recovery changed what intervenes")
         # some rows are fed again: drafters look back at them, and a row's cosine is that to the one before it
-        cached.rewind(0 if action.fresh else max(0, first_row - max(1, parts.drafter.context_rows)))
+        fresh = action.fresh or bool(self.intervening.configs)  # they remember rows, but only so many
+        cached.rewind(0 if fresh else max(0, first_row - max(1, parts.drafter.context_rows)))
         return self._continue(parent, first_row, written, parts, cached)
 
     def _end_sequence(self, reason: str) -> None:
@@ -413,6 +452,7 @@ class Recording:
             self._note(found)
         if step.mode != "prompt":
             self._segments += [self._segmenter.add(token) for token in step.next_ids if token >= 0]
+        captured.scalars.update(self._changes_of(step))
         rows = Rows(
             states=self._stored(captured, step),
             scalars=captured.scalars,
@@ -431,6 +471,18 @@ class Recording:
             rss=self._process.memory_info().rss,
             device_bytes=_device_bytes(self.loaded.model),
         )
+
+    def _changes_of(self, step: Step) -> dict[str, NDArray[Any]]:
+        """[row] which interventions changed each row, and what they did to the first one, where that is measured."""
+        positions = range(step.pos, step.pos + step.rows)
+        found: dict[str, NDArray[Any]] = {
+            "intervened": np.array([self.intervening.active(pos) for pos in positions], np.int32)
+        }
+        if self.measure is not None:
+            found |= {f"effect_{name}": np.full(step.rows, np.nan, np.float32) for name in EFFECTS}
+            for name, value in (step.effect or {}).items():
+                found[f"effect_{name}"][0] = value
+        return found
 
     def on_command(self, command: Command) -> None:
         self.was_lossy |= self.decoder.parts.lossy
@@ -479,7 +531,8 @@ class Recording:
             self._end("interrupted", "stopped before the end")
             return
         self.writer.flush()
-        if self.settings.capture.self_check and self.writer.failure is None:
+        wanted = self.settings.capture.self_check and self.check.skipped == NOT_RUN
+        if wanted and self.writer.failure is None:
             self.check = check_rows(self)
         self._end(self._branch.finish, outcome.detail if outcome else "")
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from sotscope.capture.intervening import Intervening
 from sotscope.capture.plan import Plan
 from sotscope.capture.selfcheck import SelfCheck, self_check
 from sotscope.decode.contracts import Drafter
@@ -42,6 +43,7 @@ class Recorded(Protocol):
     decode_s: float
     believed: int
     was_lossy: bool
+    intervening: Intervening
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class Summary:
     mode: str
     policy: str
     lossy: bool
+    interventions: list[str]
     believed: int
     prompt_tokens: int
     new_tokens: int
@@ -77,6 +80,7 @@ def summarise(recorded: Recorded, reason: str) -> Summary:
         mode=recorded.drafter.mode,
         policy=decoder.parts.judge,
         lossy=recorded.was_lossy,
+        interventions=list(recorded.intervening.names),
         believed=recorded.believed,
         prompt_tokens=len(recorded.prompt.ids),
         new_tokens=new,

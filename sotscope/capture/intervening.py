@@ -72,6 +72,23 @@ class Intervening:
         """
         self._set([read_intervention(config) for config in configs], from_position, self._schedule)
 
+    def add(self, configs: Sequence[str | Mapping[str, Any] | InterventionConfig]) -> None:
+        """These also hold, in their token ranges, after all that is on at a row; they look back at every row that is
+        fed again from now on. On an error nothing changes."""
+        given = [read_intervention(config) for config in configs]
+        named = labels([*self.configs, *given], self._known)[len(self.configs) :]
+        known = {**self._known, **dict(zip(named, given, strict=True))}
+        made = tuple(
+            make_active(self.body, config, label, self._prompt_length, self._module_names)
+            for label, config in zip(named, given, strict=True)
+        )
+        for _, actives in self._schedule:
+            refuse_contradictions([*actives, *made])
+        self._known, self.configs = known, (*self.configs, *given)
+        self._schedule = [(start, (*actives, *made)) for start, actives in self._schedule]
+        if self._entered:
+            self._attach()
+
     def restart(self, prompt_length: int) -> None:
         """Another sequence: what holds now holds from its first row. (A branch needs no restart: its rows have their
         positions.)"""

@@ -49,3 +49,22 @@ Attempts = Annotated[
     int | None,
     shared.option(HEALTH, f"How often each recovery is tried ({_BY_DEFAULT.attempts}).", "--attempts", metavar="N"),
 ]
+
+INTERVENE = "Interventions: change states on purpose"
+_INTERVENE = (
+    "Change states while the model writes: prune, interpolate, rescale, steer, transfer, temperature, skip or freeze, "
+    "with site, layers, tokens, strength and their own options (prune:layers=10-20,k=3); repeatable, in this order."
+)
+
+Intervene = Annotated[
+    list[str] | None,
+    shared.option(
+        INTERVENE, _INTERVENE, "--intervene", metavar="KIND:...", autocompletion=shared.complete_interventions
+    ),
+]
+Measure = Annotated[
+    bool | None,
+    shared.option(
+        INTERVENE, "Measure at every step what they do to it, by one more forward without them.", "--measure"
+    ),
+]

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sotscope.catalog import DRAFTERS, GATES, MONITORS, RECOVERIES, SITES
+from sotscope.catalog import DRAFTERS, GATES, INTERVENTIONS, MONITORS, RECOVERIES, SITES
 from sotscope.errors import ConfigError
 from sotscope.events import POLICIES
 
@@ -63,6 +63,10 @@ def complete_gates() -> list[str]:
 
 def complete_monitors() -> list[str]:
     return MONITORS.names()
+
+
+def complete_interventions() -> list[str]:
+    return INTERVENTIONS.names()
 
 
 def complete_recoveries() -> list[str]:

@@ -84,6 +84,8 @@ def command(
     recover: health.Recover = None,
     recover_on: health.RecoverOn = None,
     attempts: health.Attempts = None,
+    intervene: health.Intervene = None,
+    measure: health.Measure = None,
     greedy: given.Greedy = None,
     temperature: given.Temperature = None,
     top_p: given.TopP = None,
@@ -183,6 +185,10 @@ def _report(recorded: Any, *, as_json: bool, quiet: bool, interrupted: bool) -> 
             f"{summary.rows} rows, {summary.new_tokens} new tokens{speed}; ended: {ended}; "
             f"self-check: {checked}; {human(summary.bytes)}"
         )
+        if summary.interventions:
+            say(
+                f"states were changed on purpose ({', '.join(summary.interventions)}): this is not the model's own text"
+            )
         if summary.lossy:
             say(lossy(summary.policy, summary.believed, summary.new_tokens))
         say(f"kept; next: sotscope show {shlex.quote(summary.run)}")

@@ -77,6 +77,8 @@ PLACES = {
     "recover": "health.recover",
     "recover_on": "health.recover_on",
     "attempts": "health.attempts",
+    "intervene": "interventions",
+    "measure": "measure",
     "out": "out",
     "max_bytes": "max_bytes",
 }

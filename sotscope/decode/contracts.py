@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -143,6 +143,16 @@ class StateSource(Protocol):
 
     def rows(self, count: int) -> Tensor:
         """The first rows of the last forward, [row, state, dim]; the last state is the lm_head's input."""
+
+
+class Effects(Protocol):
+    """Measures what interventions do to the first row of a step. Made by ``sotscope.capture``."""
+
+    def without(self, position: int, forward: Callable[[], Tensor]) -> None:
+        """Before the step: ``forward`` feeds its first token alone, takes it back, and returns logits [1, vocab]."""
+
+    def effect(self, logits: Tensor) -> Mapping[str, float]:
+        """After it: numbers by name, of the first row of ``logits [row, vocab]``."""
 
 
 @dataclass

@@ -18,7 +18,7 @@ from sotscope.decode import verdict
 from sotscope.decode.accept import DRAFT, Draws, Slot, make_policy
 from sotscope.decode.cache import CachedModel, refusal
 from sotscope.decode.contracts import UNLIMITED as UNLIMITED
-from sotscope.decode.contracts import Context, Drafter, Gate, Parts, Proposal, StateSource
+from sotscope.decode.contracts import Context, Drafter, Effects, Gate, Parts, Proposal, StateSource
 from sotscope.decode.controls import Controls
 from sotscope.decode.drafters.ar import Plain
 from sotscope.decode.history import History
@@ -43,6 +43,7 @@ class Decoder:
     the last token, ``keep_predicted`` hands predicted states on to the sink, ``draw_drafts`` lets drafters draw tokens
     where the text is sampled. ``cached`` is a cache that holds the first of the tokens already (``Snapshot.restore``),
     ``history`` the states of the last of those. No prefill block reaches over ``first_row``.
+    ``effects`` measures interventions.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Decoder:
         cached: CachedModel | None = None,
         history: History | None = None,
         first_row: int = 0,
+        effects: Effects | None = None,
         seq: int = 0,
     ) -> None:
         self.cached = cached or CachedModel(model)
@@ -92,6 +94,7 @@ class Decoder:
         """Where it is: all tokens so far, the last of which has not been fed."""
         self._history = history
         self._first_row = first_row
+        self._effects = effects
         self._started = self._prefilled = time.perf_counter()
         self.prefill_block = prefill_block
         self._prompt_logits = prompt_logits
@@ -270,6 +273,8 @@ class Decoder:
         t0 = time.perf_counter_ns()
         window, proposal = self._propose(context)
         t1 = time.perf_counter_ns()
+        if self._effects is not None:
+            self._effects.without(len(context.ids) - 1, lambda: self._once(context.ids[-1]))
         block = [context.ids[-1], *proposal.ids]
         logits = self.cached.forward(block)
         if len(proposal) and self.cached.croppable and not all(_finite(logits)):
@@ -298,6 +303,7 @@ class Decoder:
             reason="drafted" if len(proposal) else ("gated" if window < self.drafter.window else "plain"),
             draft_ns=t1 - t0, forward_ns=t2 - t1, accept_ns=accept_ns,
             predicted=proposal.states if self._keep_predicted else None,
+            effect=None if self._effects is None else self._effects.effect(logits),
         )  # fmt: skip
         context.ids.extend(tokens)
         self.decode_steps += 1
@@ -306,6 +312,14 @@ class Decoder:
         if self._finish == "non_finite":  # after the step: whoever looks at its states can say more
             self.sink.on_alarm(Alarm("non_finite", self._detail, {"position": step.pos + step.rows - 1}))
         return step
+
+    def _once(self, token: int) -> Tensor:
+        """Logits [1, vocab] of one more token, which is taken back."""
+        if self.cached.croppable is False:
+            raise DecodeError(f"{self.cached.model.config.model_type} cannot take a token back; leave out --measure.")
+        logits = self.cached.forward([token])
+        self.cached.keep(1)
+        return logits
 
     def _remember(self, context: Context, pos: int, rows: int) -> Tensor | None:
         """Keep the states of committed rows for the drafters; the true lm_head inputs [row, dim] among them."""
