@@ -17,7 +17,7 @@ from sotscope.config import RunConfig
 from sotscope.errors import HealthError
 from sotscope.health.contracts import Row
 from sotscope.health.diagnose import ALWAYS, diagnose
-from sotscope.health.moved import SPAN, first_moved
+from sotscope.health.moved import HEAD_FAR, SPAN, first_moved
 from sotscope.recorder import recording
 from sotscope.store.reader import Run, open_run
 from sotscope.testing.health import DIM, LAYERS, healthy_rows, token_rows, troubled_rows
@@ -71,9 +71,10 @@ def test_everything_that_is_wrong_is_found_by_onset_and_what_moved_first_is_name
     assert {alarm.kind for alarm in alarms} == set(BUILT_IN) - {"collapse"}, "the states themselves are sound here"
     assert [alarm.onset for alarm in alarms] == sorted(alarm.onset for alarm in alarms)
     norms = next(alarm for alarm in alarms if alarm.kind == "norms")
-    assert norms.moved is not None
-    assert norms.moved["pos"] in range(92, 101), "spans that reach into the trouble"
-    assert abs(norms.moved["by"]) > 2.5
+    assert norms.moved["layer"]["pos"] in range(92, 101), "spans that reach into the trouble"
+    assert abs(norms.moved["layer"]["by"]) > 1.75
+    heads = next(alarm for alarm in alarms if alarm.kind == "heads")
+    assert heads.moved["head"]["by"] > 4
 
 
 def test_json_has_what_a_program_needs(tmp_path: Path) -> None:
@@ -153,13 +154,13 @@ def test_the_layer_that_left_its_past_first_is_found() -> None:
     norm, heads = numbers(), np.random.default_rng(1).normal(size=(120, 5, 3))
     norm[66:, 3] += 8
     norm[60:, 1] -= 8
-    heads[70:, 4, 2] += 8
+    heads[70:, 4, 2] += 20
     found = first_moved({"norm": norm, "head": heads}, [0, 2, 4, 6, 8], 64, 90)
     assert found is not None
     assert (found["what"], found["layer"]) == ("norm", 2)
-    assert found["by"] < -2.5
+    assert found["by"] < -1.75
     assert 60 - SPAN < found["row"] <= 60
-    found = first_moved({"head": heads}, [0, 2, 4, 6, 8], 64, 90)
+    found = first_moved({"head": heads}, [0, 2, 4, 6, 8], 64, 90, HEAD_FAR)
     assert found is not None
     assert (found["layer"], found["head"]) == (8, 2)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -77,17 +77,19 @@ def _lines(alarm: Found, one: SequenceDiagnosis) -> Iterator[Text]:
 
 
 def _moved(alarm: Found) -> str:
-    moved = alarm.moved
-    if moved is None:
-        layer = alarm.evidence.get("layer")
-        return f"layer {layer}" if layer is not None else "no layer's norm or change left what was usual for long"
-    where = f"head {moved['head']} of layer {moved['layer']}" if "head" in moved else f"layer {moved['layer']}"
-    what = _did(moved)
-    return f"{where} {what} from position {moved['pos']} on ({abs(moved['by']):.1f} robust standard deviations)"
+    """What moved first, the earliest first; else the layer that the monitor itself names."""
+    moves = sorted(alarm.moved.values(), key=lambda one: one["pos"])
+    if moves:
+        return "; then ".join(_did(one) for one in moves)
+    layer, head = alarm.evidence.get("layer"), alarm.evidence.get("head")
+    if layer is None:
+        return "no layer or head left what was usual before"
+    return f"layer {layer}" if head is None else f"head {head} of layer {layer}"
 
 
-def _did(moved: Any) -> str:
+def _did(moved: Mapping[str, Any]) -> str:
+    who = f"head {moved['head']} of layer {moved['layer']}" if "head" in moved else f"layer {moved['layer']}"
     more = moved["by"] > 0
     if moved["what"] == "change":
-        return "changed less from token to token" if not more else "changed more from token to token"
-    return "grew" if more else "shrank"
+        return f"the states of {who} changed {'more' if more else 'less'} from token to token (position {moved['pos']})"
+    return f"the norm of {who} {'grew' if more else 'shrank'} (position {moved['pos']})"

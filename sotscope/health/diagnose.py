@@ -14,7 +14,7 @@ from sotscope.errors import HealthError
 from sotscope.events import Alarm, AlarmEnd
 from sotscope.health.baseline import Baseline, find_baseline
 from sotscope.health.contracts import Subject
-from sotscope.health.moved import first_moved
+from sotscope.health.moved import HEAD_FAR, first_moved
 from sotscope.health.rows import rows_of_run, watched_of
 from sotscope.health.watch import HealthWatch, make_monitors
 from sotscope.store.reader import Run
@@ -28,7 +28,7 @@ _BEFORE, _AFTER = 8, 12
 @dataclass(frozen=True)
 class Found:
     """One alarm, from ``onset`` to ``end`` (positions): ``before`` and ``words`` are the text around the onset,
-    ``moved`` what ``first_moved`` says of it, ``advice`` what to try."""
+    ``moved`` the ``layer`` and the ``head`` that left their past first (``first_moved``), ``advice`` what to try."""
 
     kind: str
     severity: str
@@ -39,7 +39,7 @@ class Found:
     evidence: Mapping[str, Any]
     before: str = ""
     words: str = ""
-    moved: Mapping[str, Any] | None = None
+    moved: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     advice: str = ""
 
 
@@ -132,13 +132,16 @@ def _found(run: Run, indices: NDArray[np.int64], watch: HealthWatch, alarm: Alar
     )  # fmt: skip
 
 
-def _moved(run: Run, indices: NDArray[np.int64], alarm: Alarm) -> dict[str, Any] | None:
-    """What left its past first; positions are rows of a lineage, from 0 on."""
+def _moved(run: Run, indices: NDArray[np.int64], alarm: Alarm) -> dict[str, dict[str, Any]]:
+    """The layer, and the head, that left their past first; positions are rows of a lineage, from 0 on."""
     with np.errstate(all="ignore"):
-        numbers = {"norm": np.log(run.scalars_at("norm", indices)), "change": -run.scalars_at("cosine", indices)}
+        layers = {"norm": np.log(run.scalars_at("norm", indices)), "change": -run.scalars_at("cosine", indices)}
+        found = {"layer": first_moved(layers, run.layers, alarm.onset, alarm.pos)}
         if "head_norm" in run.scalar_names:
-            numbers["head"] = np.log(run.scalars_at("head_norm", indices))
-    found = first_moved(numbers, run.layers, alarm.onset, alarm.pos)
-    if found is not None:
-        found["pos"] = int(run.positions_at(indices[[found.pop("row")]])[0])
-    return found
+            heads = {"norm": np.log(run.scalars_at("head_norm", indices))}
+            found["head"] = first_moved(heads, run.layers, alarm.onset, alarm.pos, HEAD_FAR)
+    return {
+        name: {**one, "pos": int(run.positions_at(indices[[one.pop("row")]])[0])}
+        for name, one in found.items()
+        if one is not None
+    }
