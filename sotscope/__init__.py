@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sotscope.analysis.run import analyze as analyze
     from sotscope.decode.controls import Controls as Controls
+    from sotscope.decode.snapshot import Snapshot as Snapshot
     from sotscope.generation import decoding as decoding
     from sotscope.generation import generate as generate
+    from sotscope.health.diagnose import diagnose as diagnose
     from sotscope.models.load import Loaded as Loaded
     from sotscope.models.load import load as load
     from sotscope.recorder import record as record
@@ -23,8 +25,10 @@ _PUBLIC = {
     "Controls": "sotscope.decode.controls",
     "Loaded": "sotscope.models.load",
     "Run": "sotscope.store.reader",
+    "Snapshot": "sotscope.decode.snapshot",
     "analyze": "sotscope.analysis.run",
     "decoding": "sotscope.generation",
+    "diagnose": "sotscope.health.diagnose",
     "generate": "sotscope.generation",
     "load": "sotscope.models.load",
     "open_run": "sotscope.store.reader",

@@ -104,6 +104,7 @@ ANALYZERS: Registry[Any] = Registry(
         "heads": "sotscope.analysis.heads:Heads",
         "drafts": "sotscope.analysis.drafts:Drafts",
         "latency": "sotscope.analysis.latency:Latency",
+        "health": "sotscope.analysis.health:Health",
     },
     group="sotscope.analyzers",
     error=AnalysisError,

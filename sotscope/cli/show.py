@@ -99,7 +99,9 @@ class View:
         self.run = run
         self.layer = layer
         tokens = run.tokens_of(seq)
-        self.text, self.generated = tokens.text, tokens.generated
+        last = int(run.sequences["seq_id"].iloc[-1]) if len(run.sequences) else None
+        spoken = tokens if seq is not None else run.tokens_of(last)  # what was retracted is not said
+        self.text, self.generated = spoken.text, spoken.generated
         places = {place: row for row, place in enumerate(zip(run.tokens.seq, run.tokens.pos, strict=True))}
         self.rows = [places[place] for place in zip(tokens.seq, tokens.pos, strict=True)]
         if seq is None:
