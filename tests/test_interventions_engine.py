@@ -293,6 +293,8 @@ def test_memory_of_many_rows_is_bounded_and_what_is_unknown_starts_anew(llama: A
     assert len(applied._memories) == 128
     again = applied.change(states[380:], None, range(381, 401))  # twenty rows taken back
     assert torch.equal(again, whole[380:])
+    applied.change(states[389:390], None, range(390, 391))
+    assert max(applied._memories) == 390  # what was fed after it is forgotten
     fresh = applied.change(states[100:101], None, range(101, 102))  # too far back
     assert torch.equal(fresh, states[100:101])
 
