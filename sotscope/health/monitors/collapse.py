@@ -120,13 +120,15 @@ class Collapse(Monitor):
         size = np.einsum("td,td->d", unit, unit)
         common = size > OUTLIER**2 * np.median(size)
         unit[:, common] = 0.0
-        cosine = _median_cosine(unit)
+        gram = (unit @ unit.T).astype(np.float64)
+        cosine = _median_cosine(gram)
         centred = np.nan
         if self._past is not None and self._past_rows >= PAST:
             mean = (self._past[place] / self._past_rows).astype(np.float32)
             mean[common] = 0.0
-            centred = _median_cosine(unit - mean)
-        rank = _effective_rank(unit)
+            along = (unit @ mean)[:, None]
+            centred = _median_cosine(gram - along - along.T + float(mean @ mean))
+        rank = _effective_rank(gram)
         what = (
             "frozen" if cosine > self._same
             else "one way" if centred > self._one_way
@@ -139,18 +141,15 @@ class Collapse(Monitor):
         }  # fmt: skip
 
 
-def _median_cosine(states: NDArray[np.float32]) -> float:
-    """Of all pairs of rows of ``states [row, dim]``: one odd row among many does not count."""
-    gram = states @ states.T
+def _median_cosine(gram: NDArray[np.float64]) -> float:
+    """Of all pairs of rows, from their products [row, row]: one odd row among many does not count."""
     size = np.sqrt(np.maximum(np.diag(gram), 1e-30))
-    gram /= size
-    gram /= size[:, None]
-    return float(np.median(gram[np.triu_indices(len(gram), 1)]))
+    return float(np.median((gram / size / size[:, None])[np.tri(len(gram), k=-1, dtype=bool)]))
 
 
-def _effective_rank(states: NDArray[np.float32]) -> float:
-    """Participation ratio of the spectrum of the centred rows; 1 where all rows are equal."""
-    centred = states - states.mean(0)
-    gram = centred @ centred.T
-    squares = float(np.vdot(gram, gram))
-    return float(np.trace(gram)) ** 2 / squares if squares > 0 else 1.0
+def _effective_rank(gram: NDArray[np.float64]) -> float:
+    """Participation ratio of the spectrum of the centred rows, from the products [row, row]; 1 where all are equal."""
+    mean = gram.mean(0)
+    centred = gram - mean - mean[:, None] + mean.mean()
+    squares = float(np.vdot(centred, centred))
+    return float(np.trace(centred)) ** 2 / squares if squares > 0 else 1.0
