@@ -12,7 +12,17 @@ from pathlib import Path
 import sotscope
 from sotscope import config
 from sotscope.capture import layers
-from sotscope.catalog import ANALYZERS, DRAFTERS, FAMILIES, GATES, PREDICTORS, SITES
+from sotscope.catalog import (
+    ANALYZERS,
+    DRAFTERS,
+    FAMILIES,
+    GATES,
+    INTERVENTIONS,
+    MONITORS,
+    PREDICTORS,
+    RECOVERIES,
+    SITES,
+)
 from sotscope.live.commands import BranchAt, Pace, Pause, Resume, Set, Start, StepOnce, Stop, _Command
 from sotscope.store import layout, tokens
 from sotscope_dashboards.catalog import PANELS
@@ -41,14 +51,14 @@ def signature(function: Callable[..., object]) -> str:
 
 def callables() -> list[str]:
     out = ["## Python", ""]
-    for name in ("load", "record", "open_run", "analyze"):
+    for name in ("load", "record", "open_run", "analyze", "diagnose"):
         out += [
             f"### `sotscope.{name}{signature(getattr(sotscope, name))}`",
             "",
             inspect.getdoc(getattr(sotscope, name)) or "",
             "",
         ]
-    for title, cls in (("Run", sotscope.Run), ("Tokens", tokens.Tokens)):
+    for title, cls in (("Run", sotscope.Run), ("Tokens", tokens.Tokens), ("Snapshot", sotscope.Snapshot)):
         out += [f"### {title}", "", inspect.getdoc(cls) or "", ""]
         for name, member in vars(cls).items():
             if name.startswith("_"):
@@ -82,7 +92,22 @@ def catalogs() -> list[str]:
     out += [f"- gate `{name}`: {first_line(GATES.get(name))}" for name in GATES.names()]
     modules = dict.fromkeys(inspect.getmodule(PREDICTORS.get(name)) for name in PREDICTORS.names())
     out += [f"- predictor {first_line(module)}" for module in modules]
-    return [*out, "", *analyzers(), "", *panels(), ""]
+    return [*out, "", *health(), "", *analyzers(), "", *panels(), ""]
+
+
+def health() -> list[str]:
+    """Monitors, recoveries and interventions, with their parameters as the command line takes them."""
+    out: list[str] = []
+    for title, registry, supplied in (
+        ("Monitors", MONITORS, "subject"), ("Recoveries", RECOVERIES, ""), ("Interventions", INTERVENTIONS, "place"),
+    ):  # fmt: skip
+        out += [f"## {title}", ""]
+        for name in registry.names():
+            given = inspect.signature(registry.get(name)).parameters.values()
+            options = [f"`{p.name}={p.default}`" for p in given if p.name != supplied]
+            out.append(f"- **{name}** ({', '.join(options) or 'no parameters'}): {first_line(registry.get(name))}")
+        out.append("")
+    return out
 
 
 def panels() -> list[str]:
@@ -132,7 +157,7 @@ def _meanings(model: type) -> dict[str, str]:
 
 def settings() -> list[str]:
     out = ["## Settings", "", "The keys of a `--config` file. `record()` takes those of `decode` as keywords.", ""]
-    for part in ("model", "input", "capture", "decode"):
+    for part in ("model", "input", "capture", "decode", "health"):
         cls = config.RunConfig.model_fields[part].annotation
         assert cls is not None
         out += [f"### {part}", "", first_line(cls), "", "| key | default |", "|---|---|"]
