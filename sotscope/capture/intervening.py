@@ -22,8 +22,8 @@ from sotscope.capture.interventions import InterventionConfig, read_intervention
 from sotscope.capture.plan import Plan, Point, anatomy
 from sotscope.errors import CaptureError, HealthError
 
-MOST = 32
-"""Names that fit into the mask of a row."""
+MOST = 31
+"""Names that fit into the mask of a row, an int32."""
 
 BEGIN, END = ("begin", -1), ("end", -1)
 """Keys of the hooks around a forward."""
