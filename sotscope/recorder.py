@@ -180,6 +180,8 @@ class Recording:
         if self.drafter.mode not in MODES:
             raise DecodeError(f"the drafter calls its mode {self.drafter.mode!r}; call one of your own 'other'.")
         self._limit = token_limit(self.drafter, settings.decode)
+        self._budget = self.prompt.written + self._limit
+        """Most new tokens of the current sequence, counted from the end of its prompt."""
         self._refuse_long_prompt()
         max_keys = min(len(self.prompt.ids) + self._limit + 1, self.context_length)
         self.spec = probe_spec(self.plan, self.prompt.ids, settings, max_keys)
@@ -262,7 +264,7 @@ class Recording:
             tokenizer=self.loaded.tokenizer,
             seed=decode.seed,
             stop=[*decode.stop, *sampler.stop],
-            max_new_tokens=self.prompt.written + self._limit,
+            max_new_tokens=self._budget,
             context_length=self.context_length,
             prefill_block=block,
             prompt_logits=capture.prompt_logits,
@@ -338,7 +340,7 @@ class Recording:
         ids = [*(int(i) for i in tokens.ids[:pos]), token]
         check_ids(ids, self.plan)
         self._end_sequence("branched")
-        self._remedies = []
+        self._remedies, self._budget = [], self._limit
         self._segmenter.start(ids[:-1])
         self._given = (ids, [*tokens.segments[:pos], self._segmenter.add(token)])
         steps = self._continue(parent, pos, [], self.maker.parts(), None)
@@ -352,6 +354,8 @@ class Recording:
         given, segments = self._given
         self._branch = Branch(self._sequences, len(given), parent, first_row)
         self._sequences += 1
+        if self.intervening.names:  # what was changed later in the parent is not changed here: what holds now holds
+            self._intervene(self.intervening.configs, first_row)
         run = self._so_far()
         self.monitoring.restart(rows_of_run(run, run.rows(parent)[:first_row], watched_of(run)))
         self._segmenter.start(given)
@@ -423,7 +427,6 @@ class Recording:
         if action.interventions:
             held = [{**more, "tokens": f"{first_row}-{keep + action.hold}"} for more in action.interventions]
             self.intervening.add(held)
-            self._say_interventions(first_row)
             self.check = SelfCheck(skipped="a recovery changed what intervenes")
         # some rows are fed again: drafters look back at them, and a row's cosine is that to the one before it
         fresh = action.fresh or bool(self.intervening.configs)  # they remember rows, but only so many

@@ -139,3 +139,23 @@ def test_rescale_holds_the_norms_where_they_exploded(tmp_path: Path) -> None:
     assert (run.scalars("norm", 0)[onset] > 5 * usual).any()
     assert (norms[onset : onset + 20] < 3 * usual).all()
     assert recorded.summary.self_check["passed"] is None
+
+
+def test_a_branch_before_a_toggle_has_what_held_when_it_began(tmp_path: Path) -> None:
+    model = tiny("llama")
+    data = {"input": {"prompt": "5 17 3 88 41"}, "out": tmp_path / "a.sot", "decode": {"max_new_tokens": 24}}
+    with recording(RunConfig.build(data, "test"), model=model) as recorded:
+        steps = recorded.steps()
+        for step in steps:
+            if step.pos == 12:
+                recorded.controls.set(interventions=[STEER])
+            if step.pos == 20:
+                recorded.controls.set(interventions=[])
+            if step.pos == 22:
+                break
+        for _ in recorded.branch(0, 9, 7):
+            pass
+    run = open_run(tmp_path / "a.sot")
+    assert np.flatnonzero(run.scalars("intervened", 0)).tolist() == list(range(13, 21))
+    assert not run.scalars("intervened", 1).any()
+    check_run(model, run, seq=1)
