@@ -20,7 +20,7 @@ class _Command(BaseModel):
 
 
 class Start(_Command):
-    """Decode a new run; ``settings`` are those of RunConfig (input, capture, decode, out)."""
+    """Decode a new run; ``settings`` are those of RunConfig (input, capture, decode, health, interventions ...)."""
 
     kind: Literal["start"] = "start"
     settings: dict[str, Any] = Field(default_factory=dict)
@@ -50,7 +50,7 @@ class Stop(_Command):
 
 
 class Set(_Command):
-    """Change settings of DecodeConfig at the next step boundary."""
+    """Change settings of DecodeConfig, or ``interventions``, at the next step boundary."""
 
     kind: Literal["set"] = "set"
     changes: dict[str, Any]
@@ -61,6 +61,13 @@ class Pace(_Command):
 
     kind: Literal["pace"] = "pace"
     delay_ms: float = Field(ge=0, le=10_000)
+
+
+class Recover(_Command):
+    """Recover as if an alarm had just been raised; ``policy`` empty: as the settings of the run say, else rollback."""
+
+    kind: Literal["recover"] = "recover"
+    policy: str = Field("", max_length=64)
 
 
 class BranchAt(_Command):
@@ -79,7 +86,7 @@ class Quit(_Command):
 
 
 Command = Annotated[
-    Start | Pause | Resume | StepOnce | Stop | Set | Pace | BranchAt | Quit, Field(discriminator="kind")
+    Start | Pause | Resume | StepOnce | Stop | Set | Pace | Recover | BranchAt | Quit, Field(discriminator="kind")
 ]
 _COMMANDS: TypeAdapter[Any] = TypeAdapter(Command)
 
@@ -115,4 +122,12 @@ class Status(BaseModel):
     """Modes that this model can be decoded in here."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """Decode settings in force."""
+    interventions: list[dict[str, Any]] = Field(default_factory=list)
+    """Interventions there are, on or off, in their order, as ``set`` takes them back."""
+    measured: bool = False
+    """Whether their effect is measured."""
+    monitors: list[str] = Field(default_factory=list)
+    """What watches the run."""
+    recoveries: list[str] = Field(default_factory=list)
+    """What is tried about an alarm, in this order; empty: nothing, unless a person asks."""
     delay_ms: float = 0

@@ -18,6 +18,7 @@ from sotscope.live.commands import (
     Pace,
     Pause,
     Quit,
+    Recover,
     Resume,
     Set,
     Start,
@@ -49,8 +50,8 @@ class Child:
         self._steps: Generator[Any] | None = None
         self._status = Status(model=model)
         self._once = False
-        self._known: Any = None
-        """Decode settings that were told."""
+        self._known: tuple[Any, ...] = ()
+        """Decode settings and interventions that were told."""
 
     def serve(self) -> None:
         """Obey until told to quit, or until nobody is there to tell."""
@@ -115,6 +116,9 @@ class Child:
                 self._close()
             case Set() if self._recorded is not None and state in ("running", "paused", "ended"):
                 self._recorded.controls.set(**command.changes)
+            case Recover() if state in ("running", "paused"):
+                self._recorded.recover(command.policy)
+                self._say(text="recovering at the next step")
             case BranchAt() if state in ("running", "paused", "ended"):
                 self._branch(command)
             case _:
@@ -147,8 +151,25 @@ class Child:
         self._say(state=state, text=text, run=str(self._recorded.path), seq=0, **self._settings())
 
     def _settings(self) -> dict[str, Any]:
-        self._known = self._recorded.maker.settings
-        return {"settings": self._known.model_dump(mode="json")}
+        """What is in force, as the status says it."""
+        recorded = self._recorded
+        self._known = recorded.maker.settings, recorded.intervening.configs
+        decode, configs = self._known
+        return {
+            "settings": decode.model_dump(mode="json"), "interventions": [config.model_dump() for config in configs],
+            "monitors": recorded.monitoring.names, "recoveries": list(recorded.settings.health.recover),
+            "measured": recorded.settings.measure,
+        }  # fmt: skip
+
+    def _follow(self) -> None:
+        """Tell of changes that took effect, and of the sequence that a recovery began."""
+        recorded = self._recorded
+        now = recorded.maker.settings, recorded.intervening.configs
+        if any(one is not other for one, other in zip(now, self._known, strict=True)):
+            self._say(**self._settings())
+        if recorded.sequence != self._status.seq:
+            seq = recorded.sequence
+            self._say(seq=seq, text=f"decoding sequence {seq}, after a recovery")
 
     def _branch(self, command: BranchAt) -> None:
         steps = self._recorded.branch(command.seq, command.pos, command.token)  # refused: all is as it was
@@ -168,10 +189,9 @@ class Child:
         except Exception as error:  # noqa: BLE001 - the run keeps what it has, the engine lives on
             self._fail(error)
             return
-        if self._recorded.maker.settings is not self._known:  # a change took effect
-            self._say(**self._settings())
+        self._follow()
         if step is None:
-            self._say(state="ended", text="the text is written; branch it, or start another")
+            self._say(state="ended", text=self._end())
             self._steps = None
             return
         if step.mode == "prompt":
@@ -180,6 +200,10 @@ class Child:
             self._once = False
             self._say(state="paused", text="paused")
         self._wait()
+
+    def _end(self) -> str:
+        stopped = self._recorded.decoder.outcome is None  # it did not end by itself
+        return f"{'a recovery stopped the text' if stopped else 'the text is written'}; branch it, or start another"
 
     def _wait(self) -> None:
         until = time.monotonic() + self._status.delay_ms / 1000
