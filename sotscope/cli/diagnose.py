@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from sotscope.cli import options as shared
-from sotscope.cli.settings import _with_options
+from sotscope.cli.settings import with_options
 from sotscope.cli.terminal import count, output, print_json, printable
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def command(run: shared.RunArgument, monitor: Monitors = None, as_json: shared.J
     from sotscope.health.diagnose import diagnose
     from sotscope.store.reader import open_run
 
-    wanted = dict(_with_options("monitors", text) for text in monitor) if monitor else None
+    wanted = dict(with_options("monitors", text) for text in monitor) if monitor else None
     found = diagnose(open_run(run), wanted)
     if as_json:
         print_json(found.to_dict())

@@ -11,9 +11,7 @@ from sotscope.catalog import DRAFTERS, GATES
 from sotscope.cli.options import parse_bytes
 from sotscope.config import RunConfig
 from sotscope.errors import ConfigError, DecodeError, PromptError, StoreError
-from sotscope.monitoring import check_health
 from sotscope.registry import unknown
-from sotscope.sources import read_source
 
 PLACES = {
     "model": "model.name",
@@ -144,7 +142,7 @@ def _parsed(options: Mapping[str, Any]) -> dict[str, Any]:
         out["combine"] = _names(out["combine"])
     for name in ("gates", "monitors", "recover"):
         if name in out:
-            out[name] = dict(_with_options(name, text) for text in out[name])
+            out[name] = dict(with_options(name, text) for text in out[name])
     if "recover_on" in out:
         out["recover_on"] = _names(out["recover_on"])
     if "modules" in out:
@@ -193,6 +191,8 @@ def _of_source(given: Mapping[str, Any], data: dict[str, Any]) -> dict[str, Any]
     for name in PROMPTS:
         if name in given:
             raise PromptError(f"--from goes on with the text of a run; leave out {_flag(name)}.")
+    from sotscope.sources import read_source
+
     source = read_source(given["source"])
     found = source.settings
     for part, values in data.items():
@@ -210,7 +210,7 @@ _FLAGS = {
 }
 
 
-def _with_options(kind: str, text: str) -> tuple[str, dict[str, Any]]:
+def with_options(kind: str, text: str) -> tuple[str, dict[str, Any]]:
     """``periodic`` or ``entropy:threshold=2.3,rest=8``."""
     flag, example = _FLAGS[kind]
     name, colon, rest = text.partition(":")
@@ -257,6 +257,8 @@ def read_messages(path: Path) -> list[dict[str, str]]:
 
 def check_early(settings: RunConfig) -> None:
     """What can be seen without a model is refused before one is loaded. Raises a SotscopeError."""
+    from sotscope.monitoring import check_health
+
     given = settings.input
     if all(value is None for value in (given.prompt, given.prompt_file, given.messages, given.source)):
         raise PromptError('no prompt given; try: sotscope record "Why is the sky blue?"')

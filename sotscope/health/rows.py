@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sotscope.events import Step
 from sotscope.health.contracts import Row
-from sotscope.store.reader import Run
+
+if TYPE_CHECKING:
+    from sotscope.store.reader import Run
 
 GIVEN = ("prompt", "forced")
 """Modes of rows whose token nobody chose."""
