@@ -108,4 +108,11 @@ def check_rows(recorded: Recorded) -> SelfCheck:
 
     stored = {site.dtype for site in recorded.spec.sites} or {"float32"}
     coarsest = max(stored | {str(recorded.loaded.model.dtype).removeprefix("torch.")}, key=COARSENESS.index)
-    return self_check(recorded.plan, [int(i) for i in run.tokens_of(0).ids], read, run.top[0][first, 0], coarsest)
+    return self_check(
+        recorded.plan,
+        [int(i) for i in run.tokens_of(0).ids],
+        read,
+        run.top[0][first, 0],
+        coarsest,
+        recorded.intervening.sites,
+    )

@@ -159,3 +159,10 @@ def test_a_branch_before_a_toggle_has_what_held_when_it_began(tmp_path: Path) ->
     assert np.flatnonzero(run.scalars("intervened", 0)).tolist() == list(range(13, 21))
     assert not run.scalars("intervened", 1).any()
     check_run(model, run, seq=1)
+
+
+@pytest.mark.parametrize("site", ["embed", "resid", "attn_out", "mlp_out", "mlp_act", "head_out", "query", "final"])
+def test_the_self_check_holds_at_every_site_that_is_changed(site: str, tmp_path: Path) -> None:
+    steer = f"steer:site={site},dim=3,value=2" + ("" if site in ("embed", "final") else ",layers=1")
+    _, recorded = go(tiny("llama"), tmp_path / "a.sot", interventions=[steer], capture={"sites": ["all"]})
+    assert recorded.summary.self_check["passed"] is True

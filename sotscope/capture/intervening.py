@@ -77,7 +77,7 @@ class Intervening:
         fed again from now on. On an error nothing changes."""
         given = [read_intervention(config) for config in configs]
         named = labels([*self.configs, *given], self._known)[len(self.configs) :]
-        known = {**self._known, **dict(zip(named, given, strict=True))}
+        known = _few({**self._known, **dict(zip(named, given, strict=True))})
         made = tuple(
             make_active(self.body, config, label, self._prompt_length, self._module_names)
             for label, config in zip(named, given, strict=True)
@@ -98,6 +98,11 @@ class Intervening:
         except HealthError:
             self._prompt_length = before
             raise
+
+    @property
+    def sites(self) -> frozenset[str]:
+        """Where something is changed, at some position."""
+        return frozenset(site for _, actives in self._schedule for one in actives for site, _ in one.at)
 
     @property
     def names(self) -> list[str]:
@@ -123,9 +128,7 @@ class Intervening:
         self, configs: Sequence[InterventionConfig], start: int, schedule: list[tuple[int, tuple[Active, ...]]]
     ) -> None:
         named = dict(zip(labels(configs, self._known), configs, strict=True))
-        known = {**self._known, **named}
-        if len(known) > MOST:
-            raise HealthError(f"{len(known)} interventions in one run; a row can tell {MOST} apart.")
+        known = _few({**self._known, **named})
         kept = [entry for entry in schedule if entry[0] < start]
         running = {active.label: active for active in kept[-1][1]} if kept else {}
         actives: list[Active] = []
@@ -253,6 +256,12 @@ class Intervening:
             rows = range(max(start, self._rows.start), min(end, self._rows.stop))
             if rows:
                 yield rows, actives
+
+
+def _few(known: dict[str, InterventionConfig]) -> dict[str, InterventionConfig]:
+    if len(known) > MOST:
+        raise HealthError(f"{len(known)} interventions in one run; a row can tell {MOST} apart.")
+    return known
 
 
 def _nothing() -> None:
