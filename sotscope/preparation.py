@@ -23,6 +23,7 @@ from sotscope.decode.contracts import Drafter
 from sotscope.errors import ModelError, PromptError
 from sotscope.health.baseline import find_baseline, load_baseline
 from sotscope.health.contracts import Subject
+from sotscope.health.early_model import find_early
 from sotscope.health.rows import watched_layers
 from sotscope.models.load import Loaded, fingerprint, load
 from sotscope.models.prompt import Prompt, build_prompt
@@ -94,10 +95,11 @@ def fields_of(plan: Plan) -> frozenset[str]:
 def subject_of(loaded: Loaded, plan: Plan, settings: HealthConfig) -> Subject:
     """What monitors watch, with what is known of the model. Its weights are looked at only where monitors ask."""
     known: dict[str, Any] = {}
+    if settings.monitor or settings.monitors or settings.recover:
+        mark = fingerprint(loaded.model)
+        known = {"baseline": find_baseline(mark), "early": find_early(mark)}
     if settings.baseline is not None:
         known["baseline"] = load_baseline(settings.baseline)
-    elif settings.monitor or settings.monitors or settings.recover:
-        known["baseline"] = find_baseline(fingerprint(loaded.model))
     return Subject(plan.layers, watched_layers(plan.layers), **known)
 
 

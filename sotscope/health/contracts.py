@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from sotscope.events import Alarm
 from sotscope.health.baseline import Baseline
+from sotscope.health.early_model import EarlyModel
 
 Severity = Literal["warning", "critical"]
 
@@ -49,12 +50,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Subject:
-    """What is watched: the numbers of the recorded layers, those of them whose states rows carry, and what is normal
-    for the model (None: nobody knows)."""
+    """What is watched: the numbers of the recorded layers, those of them whose states rows carry, what is normal
+    for the model, and how its loops announce themselves (None: nobody knows)."""
 
     layers: tuple[int, ...]
     watched: tuple[int, ...] = ()
     baseline: Baseline | None = None
+    early: EarlyModel | None = None
 
 
 @dataclass(frozen=True)

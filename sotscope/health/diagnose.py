@@ -14,6 +14,7 @@ from sotscope.errors import HealthError
 from sotscope.events import Alarm, AlarmEnd
 from sotscope.health.baseline import Baseline, find_baseline
 from sotscope.health.contracts import Subject
+from sotscope.health.early_model import find_early
 from sotscope.health.moved import HEAD_FAR, first_moved
 from sotscope.health.rows import rows_of_run, watched_of
 from sotscope.health.watch import HealthWatch, make_monitors
@@ -90,8 +91,9 @@ def diagnose(
     missing = [name for name in ALWAYS if name not in run.scalar_names]
     if missing:
         raise HealthError(f"{run.path.name} has no {', '.join(missing)}; record it anew with this version.")
-    known = baseline or find_baseline(str(run.attributes.get("model", {}).get("fingerprint", "")))
-    subject = Subject(tuple(run.layers), watched_of(run), known)
+    mark = str(run.attributes.get("model", {}).get("fingerprint", ""))
+    known = baseline or find_baseline(mark)
+    subject = Subject(tuple(run.layers), watched_of(run), known, find_early(mark))
     has = {"states"} if subject.watched else set()
     has |= {"head_norm", "attn_entropy"} & set(run.scalar_names)
     wanted = {name: {} for name in MONITORS.names()} if monitors is None else monitors
