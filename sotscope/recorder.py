@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import psutil
-import torch
-from numpy.typing import NDArray
-
 from sotscope.analysis.head import FILE, cached
 from sotscope.capture.intervening import Intervening
-from sotscope.capture.measure import EFFECTS, Measure
+from sotscope.capture.measure import Measure
 from sotscope.capture.plan import make_plan
 from sotscope.capture.selfcheck import SelfCheck
-from sotscope.capture.tap import Captured, Tap
+from sotscope.capture.tap import Tap
 from sotscope.capture.watch import StateWatch
 from sotscope.config import RunConfig
 from sotscope.decode.cache import CachedModel
@@ -29,13 +23,13 @@ from sotscope.decode.loop import Decoder
 from sotscope.decode.remedies import BanNgrams, For, remedies
 from sotscope.decode.sampling import Sampler
 from sotscope.errors import DecodeError, PromptError
-from sotscope.events import MODES, Alarm, AlarmEnd, Branch, Command, Piece, Step
+from sotscope.events import MODES, Alarm, Branch, Piece, Step
 from sotscope.head_file import head_bytes, save_head
 from sotscope.health.contracts import Action
 from sotscope.health.rows import rows_of_run, watched_of
 from sotscope.models.load import Loaded
 from sotscope.models.pieces import PieceTable
-from sotscope.models.prompt import Segmenter, segment_codes
+from sotscope.models.prompt import Segmenter
 from sotscope.monitoring import Monitoring
 from sotscope.parts import SAMPLING, PartsMaker
 from sotscope.preparation import (
@@ -50,11 +44,11 @@ from sotscope.preparation import (
     token_limit,
     versions,
 )
-from sotscope.store.dtypes import cast
+from sotscope.row_sink import RowSink
 from sotscope.store.forecast import Forecast, check_forecast
 from sotscope.store.reader import Run, open_run
 from sotscope.store.runs import default_path
-from sotscope.store.writer import Rows, RunWriter
+from sotscope.store.writer import RunWriter
 from sotscope.summary import Summary, check_rows, summarise
 
 Progress = Callable[[Step, "Recording"], None]
@@ -146,18 +140,12 @@ class Recording:
     ) -> None:
         self.loaded = loaded
         self.settings = settings
-        self.alarms: list[Alarm] = []
         self.retracted: list[str] = []
         """What recoveries took back, one line each."""
-        self.rows = 0
-        self.believed = 0
-        """Tokens that a lossy policy took where `ar` would have chosen another."""
         self.notices: list[str] = []
         """What did not work and does not matter to the recording."""
         self.check = SelfCheck(skipped=NOT_RUN)
         self.summary: Summary | None = None
-        self._on_alarm = on_alarm
-        self._process = psutil.Process()
         self.prompt = make_prompt(loaded, settings)
         capture = settings.capture
         self.plan = make_plan(
@@ -193,19 +181,22 @@ class Recording:
         self.tap = Tap(self.plan, top_k=capture.top_k, max_keys=max_keys)
         self._given = (list(self.prompt.ids[:given]), list(self.prompt.segments[:given]))
         """The prompt of the current sequence, and its segments."""
-        self._segments = list(self.prompt.segments)
         self._segmenter = Segmenter(loaded.tokenizer)
-        self._segmenter.start(self.prompt.ids)
         self._branch = Branch(0, given)
         """The sequence that is being decoded."""
         self._sequences = 1
         self._remedies: list[For] = []
-        self.monitoring = Monitoring(settings.health, subject_of(loaded, self.plan, settings.health),
-                                     fields_of(self.plan), self._tell)  # fmt: skip
-        self._steps = 0
-        self.new_tokens = self.forwards = 0
+        self.sink = RowSink(
+            self.tap, self.spec, self.intervening, self._segmenter, measured=settings.measure,
+            prompt_logits=capture.prompt_logits, on_alarm=on_alarm, lossy=lambda: self.decoder.parts.lossy,
+        )  # fmt: skip
+        self.sink.begin(self._branch, *self._given, self.prompt.ids[given:])
+        subject = subject_of(loaded, self.plan, settings.health)
+        self.monitoring = Monitoring(settings.health, subject, fields_of(self.plan), self.sink.tell)
+        self.sink.monitoring = self.monitoring
+        self.forwards = 0
         self.decode_s = 0.0
-        """Of all sequences: tokens that became rows' choices, forwards that chose them, seconds."""
+        """Of all sequences: forwards that chose tokens, seconds."""
         self.controls = Controls(self._checked)
         """Changes mode, window, policy, gates, sampling and interventions at the next step: ``controls.set(mode="sot",
         interventions=["prune:k=3"])``. From any thread."""
@@ -242,7 +233,7 @@ class Recording:
 
     def _say_interventions(self, position: int) -> None:
         """The run says which bit of a row's ``intervened`` is which."""
-        self._tell(
+        self.sink.tell(
             "interventions", pos=position, seq=self._branch.seq, names=self.intervening.names,
             active=[config.model_dump() for config in self.intervening.configs if config.active],
         )  # fmt: skip
@@ -256,7 +247,7 @@ class Recording:
             self.loaded.model,
             parts.drafter,
             sampler,
-            sink=self,
+            sink=self.sink,
             parts=parts,
             controls=self.controls,
             rebuild=self._change,
@@ -282,10 +273,10 @@ class Recording:
         decode, capture = self.settings.decode, self.settings.capture
         self.decoder = self._decoder(self.parts)
         sampler = self.decoder.sampler
-        self.was_lossy = self.parts.lossy
+        self.sink.was_lossy = self.parts.lossy
         pieces = PieceTable(self.loaded.tokenizer).piece if self.loaded.tokenizer is not None else None
         about = self.loaded.describe()
-        self.writer = RunWriter(
+        self.writer = self.sink.writer = RunWriter(
             self.path,
             self.spec,
             attributes={"model": about, "family": self.plan.anatomy.family_name},
@@ -293,7 +284,7 @@ class Recording:
             ring_bytes=capture.ring_mb << 20,
             durable=capture.durable,
             background=self.loaded.model.device.type != "cpu",
-            on_alarm=self._raise_alarm,
+            on_alarm=self.sink.raise_alarm,
         )
         if settings_given := self.settings.interventions:
             self._intervene(settings_given, 0)
@@ -307,7 +298,7 @@ class Recording:
             stop=[*decode.stop, *sampler.stop],
             seed=decode.seed,
             policy=self.decoder.parts.judge,
-            lossy=self.was_lossy,
+            lossy=self.sink.was_lossy,
             versions=versions(),
             warnings=[*self.prompt.warnings, *self.settings.notices, *self.notices, *self.monitoring.left_out],
             monitors=self.monitoring.names,
@@ -358,8 +349,7 @@ class Recording:
             self._intervene(self.intervening.configs, first_row)
         run = self._so_far()
         self.monitoring.restart(rows_of_run(run, run.rows(parent)[:first_row], watched_of(run)))
-        self._segmenter.start(given)
-        self._segments = [*segments, *(self._segmenter.add(token) for token in written)]
+        self.sink.begin(self._branch, given, segments, written)
         self.decoder = self._decoder(parts, cached)
         self.writer.sequence(self._branch)
         return self.decoder.run(given, written)
@@ -367,6 +357,16 @@ class Recording:
     def _so_far(self) -> Run:
         self.writer.flush()
         return open_run(self.path, live=True)
+
+    @property
+    def alarms(self) -> list[Alarm]:
+        """All that were raised."""
+        return self.sink.alarms
+
+    @property
+    def rows(self) -> int:
+        """How many were committed."""
+        return self.sink.rows
 
     @property
     def left_out(self) -> list[str]:
@@ -414,7 +414,7 @@ class Recording:
         written = context.ids[context.prompt_length : keep]
         first_row = min(keep, max(1, action.keep)) - 1
         lost = len(context.ids) - keep
-        self._tell("retracted", seq=parent, pos=keep, tokens=lost)
+        self.sink.tell("retracted", seq=parent, pos=keep, tokens=lost)
         self.retracted.append(f"{lost} tokens are taken back; {action.note}")
         self._end_sequence("rolled_back")
         sampled = self.decoder.sampler.sample
@@ -438,92 +438,10 @@ class Recording:
         if self._branch.finish == "open":
             self._branch = replace(self._branch, finish=reason)
             for ended in self.monitoring.close(over=reason != "rolled_back"):
-                self._note(ended)
+                self.sink.note(ended)
             self.decode_s += (self.decoder.outcome or self.decoder.so_far(reason)).decode_s
             self.forwards += self.decoder.decode_steps
             self.writer.sequence(self._branch)
-
-    def on_step(self, step: Step) -> None:
-        start = time.perf_counter_ns()
-        prompt_row = step.reason == "prefill"
-        captured = self.tap.take(step.rows, step.next_ids, logits=not prompt_row or self.settings.capture.prompt_logits)
-        if step.pos + step.rows <= self._branch.parent_pos:
-            return  # a branch's prefill: these rows are its parent's
-        step = replace(step, index=self._steps)
-        self._steps += 1
-        for found in self.monitoring.observe(step, captured.scalars, captured.present, captured.resid):
-            self._note(found)
-        if step.mode != "prompt":
-            self._segments += [self._segmenter.add(token) for token in step.next_ids if token >= 0]
-        captured.scalars.update(self._changes_of(step))
-        rows = Rows(
-            states=self._stored(captured, step),
-            scalars=captured.scalars,
-            present=captured.present,
-            top_id=captured.top_id,
-            top_logprob=captured.top_logprob,
-            segments=segment_codes(self._segments[step.pos : step.pos + step.rows]),
-        )
-        self.rows += step.rows
-        self.new_tokens += sum(token >= 0 for token in step.next_ids) if step.mode != "prompt" else 0
-        self.believed += sum(draft.reason == "believed" for draft in step.drafts)
-        self.writer.commit(
-            step,
-            rows,
-            capture_ns=time.perf_counter_ns() - start,
-            rss=self._process.memory_info().rss,
-            device_bytes=_device_bytes(self.loaded.model),
-        )
-
-    def _changes_of(self, step: Step) -> dict[str, NDArray[Any]]:
-        """[row] which interventions changed each row, and what they did to the first one, where that is measured."""
-        positions = range(step.pos, step.pos + step.rows)
-        found: dict[str, NDArray[Any]] = {
-            "intervened": np.array([self.intervening.active(pos) for pos in positions], np.int32)
-        }
-        if self.measure is not None:
-            found |= {f"effect_{name}": np.full(step.rows, np.nan, np.float32) for name in EFFECTS}
-            for name, value in (step.effect or {}).items():
-                found[f"effect_{name}"][0] = value
-        return found
-
-    def on_command(self, command: Command) -> None:
-        self.was_lossy |= self.decoder.parts.lossy
-        self.writer.event("command", id=command.id, changes=dict(command.changes), step=command.step, pos=command.pos)
-
-    def on_alarm(self, alarm: Alarm) -> None:
-        # one of a kind says it all, but every refused command is news to somebody
-        if alarm.kind == "command" or all(known.kind != alarm.kind for known in self.alarms):
-            self._raise_alarm(alarm)
-            self.writer.event("alarm", alarm=alarm.kind, message=alarm.message, **alarm.data)
-
-    def _note(self, found: Alarm | AlarmEnd) -> None:
-        """An episode of a monitor begins or ends."""
-        if isinstance(found, AlarmEnd):
-            self._tell("alarm_end", alarm=found.kind, episode=found.episode, pos=found.pos)
-            return
-        self._raise_alarm(found)
-        self._tell("alarm", alarm=found.kind, message=found.message, severity=found.severity, onset=found.onset,
-                   pos=found.pos, episode=found.episode, seq=self._branch.seq, **found.data)  # fmt: skip
-
-    def _tell(self, kind: str, **fields: Any) -> None:
-        self.writer.event(kind, **fields)
-
-    def _raise_alarm(self, alarm: Alarm) -> None:
-        self.alarms.append(alarm)
-        if self._on_alarm is not None:
-            self._on_alarm(alarm)
-
-    def _stored(self, captured: Captured, step: Step) -> dict[str, NDArray[Any]]:
-        """States in the type they are stored in. A cast that overflows raises an alarm; it is never silent."""
-        out: dict[str, NDArray[Any]] = {}
-        for site in self.spec.sites:
-            out[site.name], lost = cast(captured.states[site.name], site.native)
-            if len(lost):
-                row, count = step.pos + int(lost[0]), len(lost)
-                text = f"{count} values of {site.name} (from position {row} on) overflow {site.dtype}; stored as inf"
-                self.on_alarm(Alarm("overflow", text, {"site": site.name, "position": row, "count": count}))
-        return out
 
     # -- the end -----------------------------------------------------------------------------------------------
 
@@ -561,9 +479,3 @@ class Recording:
                 f"the prompt has {len(self.prompt.ids)} tokens, the model's context holds {self.context_length}; "
                 "shorten it."
             )
-
-
-def _device_bytes(model: Any) -> int:
-    if model.device.type == "cuda":
-        return int(torch.cuda.memory_allocated(model.device))
-    return 0

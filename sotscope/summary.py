@@ -14,9 +14,9 @@ from sotscope.capture.plan import Plan
 from sotscope.capture.selfcheck import SelfCheck, self_check
 from sotscope.decode.contracts import Drafter
 from sotscope.decode.loop import Decoder
-from sotscope.events import Alarm
 from sotscope.models.load import Loaded
 from sotscope.models.prompt import Prompt
+from sotscope.row_sink import RowSink
 from sotscope.store.layout import RunSpec
 from sotscope.store.reader import open_run
 from sotscope.store.writer import RunWriter
@@ -36,13 +36,9 @@ class Recorded(Protocol):
     decoder: Decoder
     writer: RunWriter
     check: SelfCheck
-    alarms: list[Alarm]
-    rows: int
-    new_tokens: int
+    sink: RowSink
     forwards: int
     decode_s: float
-    believed: int
-    was_lossy: bool
     intervening: Intervening
 
 
@@ -73,18 +69,18 @@ class Summary:
 
 def summarise(recorded: Recorded, reason: str) -> Summary:
     """Of a ``Recording`` that ends for ``reason``. Of a step that was broken off, only what became rows counts."""
-    decoder, new = recorded.decoder, recorded.new_tokens
+    decoder, sink, new = recorded.decoder, recorded.sink, recorded.sink.new_tokens
     return Summary(
         run=str(recorded.path),
         model=recorded.loaded.name,
         mode=recorded.drafter.mode,
         policy=decoder.parts.judge,
-        lossy=recorded.was_lossy,
+        lossy=sink.was_lossy,
         interventions=list(recorded.intervening.names),
-        believed=recorded.believed,
+        believed=sink.believed,
         prompt_tokens=len(recorded.prompt.ids),
         new_tokens=new,
-        rows=recorded.rows,
+        rows=sink.rows,
         finish_reason=reason,
         text=decoder.text.text,
         tokens_per_second=round(new / recorded.decode_s, 2) if new else 0.0,
@@ -92,13 +88,13 @@ def summarise(recorded: Recorded, reason: str) -> Summary:
         bytes=recorded.writer.bytes_written,
         self_check=recorded.check.as_dict(),
         stalled_ms=round(recorded.writer.stalled_ms, 1),
-        alarms=[{"kind": a.kind, "message": a.message, **a.data} for a in recorded.alarms],
+        alarms=[{"kind": a.kind, "message": a.message, **a.data} for a in sink.alarms],
     )
 
 
 def check_rows(recorded: Recorded) -> SelfCheck:
     """The self-check of the first sequence of a ``Recording``, read back from its run."""
-    if any(alarm.kind in ("non_finite", "overflow") for alarm in recorded.alarms):
+    if any(alarm.kind in ("non_finite", "overflow") for alarm in recorded.sink.alarms):
         return SelfCheck(passed=False, skipped="the states are not finite; there is nothing to compare")
     run = open_run(recorded.path, live=True)
     first = run.rows(0)

@@ -93,7 +93,7 @@ def _collect(loaded: Any, lines: list[PromptLine], tokens: int, bar: WorkBar) ->
             run = record(
                 loaded, line.prompt, messages=line.messages, system=line.system, raw=line.raw, sites=sites,
                 max_new_tokens=tokens, do_sample=False, config=settings, out=Path(folder) / "one.sot",
-                on_step=lambda step, recorded: bar.progress("tokens", recorded.new_tokens, tokens),
+                on_step=lambda step, recorded: bar.progress("tokens", recorded.sink.new_tokens, tokens),
             )  # fmt: skip
             collector.add(rows_of_run(run, run.rows(0), ()))
     return collector
