@@ -52,6 +52,7 @@ def show(text: str, size: int, *, pipe: io.StringIO | None = None, alarm_at: int
     decoder = SimpleNamespace(text=SimpleNamespace(text=""))
     recorded: Any = SimpleNamespace(
         prompt=SimpleNamespace(ids=[1, 2, 3]), forecast=SimpleNamespace(rows=3 + len(text)), rows=3, alarms=[],
+        retracted=[], settings=SimpleNamespace(health=SimpleNamespace(recover={})),
         decoder=decoder, writer=SimpleNamespace(bytes_written=2500),
     )  # fmt: skip
     console = Console(file=terminal, force_terminal=True, width=WIDTH, color_system=None, legacy_windows=False)

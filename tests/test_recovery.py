@@ -11,6 +11,7 @@ import torch
 
 from sotscope.config import RunConfig
 from sotscope.errors import HealthError
+from sotscope.health.diagnose import diagnose
 from sotscope.recorder import recording
 from sotscope.store.reader import Run, open_run
 from sotscope.testing.drafters import anti, greedy, mix, oracle
@@ -148,6 +149,28 @@ def test_a_loop_in_a_branch_is_rolled_back_within_it(tmp_path: Path) -> None:
     assert len(run.sequences) > 2
     assert all(ids.all_ids[8] == 60 for ids in map(run.tokens_of, run.sequences["seq_id"][1:]))
     check_run(model, run, seq=last(run))
+
+
+@pytest.mark.parametrize("drafted", [False, True])
+def test_a_diagnosis_afterwards_says_what_was_said_while_it_was_decoded(drafted: bool, tmp_path: Path) -> None:
+    model = tiny("llama")
+    drafter = mix(greedy(model, PROMPT, LOOPS), 4, 97) if drafted else None
+    run = run_of(model, tmp_path / "a.sot", {"monitor": True, "recover": {"rollback": {}}}, drafter=drafter)
+    live = [(e["seq"], e["alarm"], e["onset"], e["pos"], e["severity"], e["message"]) for e in run.events("alarm")]
+    found = diagnose(run)
+    # a sequence that was rolled back ends with the step that raised the alarm; after it nobody judged
+    replayed = [
+        (one.seq, a.kind, a.onset, a.pos, a.severity, a.message) for one in found.sequences for a in one.alarms
+    ]
+    assert live
+    assert sorted(live) == sorted(replayed)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2])
+def test_a_run_of_hardly_a_token_is_watched_and_recovered_like_any_other(n: int, tmp_path: Path) -> None:
+    run = run_of(tiny("llama"), tmp_path / "a.sot", {"monitor": True, "recover": {"rollback": {}, "stop": {}}}, n=n)
+    assert not run.events("alarm")
+    assert diagnose(run).verdict == "healthy"
 
 
 # -- values that are not finite --------------------------------------------------------------------------------------
