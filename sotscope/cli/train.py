@@ -1,4 +1,4 @@
-"""``sotscope train``: make a drafter, or a window controller, for a model."""
+"""``sotscope train``: make a drafter, a window controller or an early-warning score for a model."""
 
 from __future__ import annotations
 
@@ -18,16 +18,20 @@ from sotscope.registry import unknown
 
 app = typer.Typer(add_completion=False)
 
-WHAT = ("sot", "dmtd", "controller")
+WHAT = ("sot", "dmtd", "controller", "health")
 TOKENS = 500_000
 """Of the model's own text, where no data is given."""
+OWN_HEALTH = 200_000
+"""The same, for an early-warning score."""
 EVERY_S = 60
 """Seconds between two lines of progress where nobody watches a bar."""
 
 What = Annotated[
     str,
-    typer.Argument(metavar="sot|dmtd|controller", help="What to train.", show_default=False,
-                   autocompletion=lambda: list(WHAT)),
+    typer.Argument(
+        metavar="sot|dmtd|controller|health", help="What to train; health is the early warning of loops.",
+        show_default=False, autocompletion=lambda: list(WHAT),
+    ),
 ]  # fmt: skip
 Model = Annotated[
     str, typer.Option("--model", "-m", help="The base model: smollm2, a folder, a .gguf file or a hub id.")
@@ -42,6 +46,13 @@ Tokens = Annotated[
         "--tokens", min=0, help=f"Tokens of its own text the model writes (default {TOKENS:,}; 0 with --data)."
     ),
 ]
+Prompts = Annotated[
+    Path | None,
+    typer.Option("--prompts", metavar="FILE", show_default=False,
+                 help="health: answers to these prompts instead: .txt one a line, or JSON lines."),
+]  # fmt: skip
+NewTokens = Annotated[int, typer.Option("--max-new-tokens", "-n", min=32, help="health: tokens of an answer.")]
+Texts = Annotated[int, typer.Option(min=8, help="health: texts to train on, at most.")]
 Out = Annotated[
     Path | None, typer.Option("--out", "-o", help="Folder for the result; by default where record finds it.")
 ]
@@ -85,24 +96,36 @@ def command(
     start: Start = None,
     seed: Seed = 0,
     work: Work = None,
+    prompts: Prompts = None,
+    max_new_tokens: NewTokens = 512,
+    texts: Texts = 1500,
     resume: Resume = False,
     as_json: shared.JsonFlag = False,
 ) -> None:
-    """Make a drafter for a model: it writes text, its states are collected, a predictor is fitted to them."""
+    """Make a drafter for a model: it writes text, its states are collected, a predictor is fitted to them.
+
+    health makes the score of monitor loop_risk in the same way, from greedy texts some of which loop.
+    """
     if what not in WHAT:
         raise TrainingError(unknown("thing to train", what, list(WHAT)))
     with capture_extra("train"):
         from sotscope.cache import cache_folder
+        from sotscope.health.baseline import health_folders
         from sotscope.models.load import fingerprint, load
         from sotscope.parts import drafter_folder
         from sotscope.training.fit import FitSettings
         from sotscope.training.recipe import TrainSettings, train
+    lines = _lines(what, prompts)
     with Spinner(notes()) as spinner:
         loaded = load(model, report=spinner.report)
-    folder = out or drafter_folder(fingerprint(loaded.model), what)
+    mark = fingerprint(loaded.model)
+    folder = out or (health_folders(mark)[0] if what == "health" else drafter_folder(mark, what))
     kept = work or cache_folder() / "training"
     if what == "controller":
         return _controller(loaded, folder, tokens, seed, as_json)
+    if what == "health":
+        own = OWN_HEALTH * (not data and not lines) if tokens is None else tokens
+        return _health(loaded, (data, lines, own, max_new_tokens, texts, seed), folder, kept, as_json)
     settings = TrainSettings(
         mode=what, kind=kind, data=tuple(data or ()), tokens=TOKENS * (not data) if tokens is None else tokens,
         slots=slots, vocabulary=vocabulary, start=start,
@@ -122,6 +145,50 @@ def _controller(loaded: Any, folder: Path, tokens: int | None, seed: int, as_jso
     with _Bars() as bars:
         card = train_controller(loaded, folder, bars, tokens=tokens or 20_000, seed=seed)
     _say(card, folder, as_json)
+
+
+def _lines(what: str, prompts: Path | None) -> list[Any]:
+    from sotscope.models.prompt_file import read_prompts
+
+    if prompts is None:
+        return []
+    if what != "health":
+        raise TrainingError(f"--prompts is for sotscope train health; {what} takes --data.")
+    return read_prompts(prompts)
+
+
+def _health(loaded: Any, given: tuple[Any, ...], folder: Path, work: Path, as_json: bool) -> None:
+    with capture_extra("train"):
+        from sotscope.training.health import HealthTraining, train_health
+
+    data, lines, tokens, new_tokens, texts, seed = given
+    settings = HealthTraining(tuple(data or ()), tuple(lines), tokens, new_tokens, texts, seed)
+    with _Bars() as bars:
+        made = train_health(loaded, settings, folder, work, bars)
+    if as_json:
+        about = made.model_dump(include={"model", "fingerprint", "threshold_rows", "threshold_texts", "figures"})
+        print_json({"folder": str(folder), **about})
+        return
+    seen = made.figures["unseen"]
+    output().print(
+        facts(
+            {
+                "score": f"{folder / 'early.json'} (of layers {', '.join(map(str, made.layers))})",
+                "base": f"{made.model} ({made.fingerprint})",
+                "AUC, unseen prompts": ", ".join(f"{k} {v['unseen']:.3f}" for k, v in made.figures["auc"].items()),
+                "calibration": f"Brier {seen['brier']} (always the rate: {seen['brier_of_rate']})",
+                **{f"at {name}": _warned(seen[f"at_threshold_{name}"]) for name in ("rows", "texts")},
+            }
+        )
+    )
+
+
+def _warned(found: dict[str, Any]) -> str:
+    return (
+        f"over {found['threshold']:.3f}: {found['of_healthy_rows']:.1%} of looks at healthy text, "
+        f"{found['of_healthy_texts']:.0%} of healthy texts ever; {found['warned']:.0%} of loops, "
+        f"{found['lead_median']:.0f} tokens before (median)"
+    )
 
 
 def _say(card: dict[str, Any], folder: Path, as_json: bool) -> None:

@@ -49,8 +49,8 @@ class Features:
 
     def __init__(self) -> None:
         self._said = _Said()
-        self._doubt = np.zeros((_SURE, 3))
-        """Entropy, surprise and margin of the newest generated rows, in turn."""
+        self._doubt = np.zeros((_SURE, 2))
+        """Entropy and surprise of the newest generated rows, in turn."""
         self._states: _Returns | None = None
 
     def observe(self, row: Row) -> NDArray[np.float64] | None:
@@ -62,7 +62,7 @@ class Features:
         if given:
             return None
         self._said.add(row.next_id)
-        self._doubt[(len(self._said.ids) - 1) % _SURE] = row.entropy, -row.logprob, row.margin
+        self._doubt[(len(self._said.ids) - 1) % _SURE] = row.entropy, -row.logprob
         if row.pos % EVERY != EVERY - 1:
             return None
         returns = states.look()

@@ -19,7 +19,7 @@ TOKEN_NAMES = (
     "said2_32", "said4_32", "said8_32", "said2_128", "said4_128", "streak2", "streak4",
     "distinct_32", "distinct_64", "period_16", "period_32",
 )  # fmt: skip
-DOUBT_NAMES = ("entropy_16", "surprise_16", "margin_16", "entropy_64", "surprise_64", "margin_64", "sure_16")
+DOUBT_NAMES = ("entropy_16", "surprise_16", "entropy_64", "surprise_64", "sure_16")
 _STATE_NAMES = ("back", "back_mean", "back_steady", "rank")
 
 

@@ -30,7 +30,7 @@ def text_rows(plan: Plan, prompt: Sequence[int], written: Sequence[int]) -> Iter
 
 
 def _steps(plan: Plan, ids: list[int], given: int) -> Iterator[tuple[Step, Captured]]:
-    with Tap(plan, top_k=1) as tap:
+    with Tap(plan, top_k=2) as tap:
         cached = CachedModel(plan.anatomy.model)
         blocks = cached.prefill(ids[:-1], BLOCK, all_logits=True, cut=given - 1)
         while True:
