@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from sotscope.decode.snapshot import Snapshot as Snapshot
     from sotscope.generation import decoding as decoding
     from sotscope.generation import generate as generate
+    from sotscope.generation import warm_up as warm_up
     from sotscope.health.diagnose import diagnose as diagnose
     from sotscope.models.load import Loaded as Loaded
     from sotscope.models.load import load as load
@@ -33,6 +34,7 @@ _PUBLIC = {
     "load": "sotscope.models.load",
     "open_run": "sotscope.store.reader",
     "record": "sotscope.recorder",
+    "warm_up": "sotscope.generation",
 }
 
 

@@ -19,13 +19,15 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 from sotscope.capture.plan import anatomy
 from sotscope.capture.watch import StateWatch
 from sotscope.config import DecodeConfig, RunConfig
+from sotscope.decode.cache import CachedModel
 from sotscope.decode.contracts import UNLIMITED, Drafter
 from sotscope.decode.controls import Controls
 from sotscope.decode.loop import Decoder
 from sotscope.decode.sampling import Sampler
+from sotscope.decode.snapshot import Snapshot
 from sotscope.errors import DecodeError
 from sotscope.events import Alarm, Command, Step
-from sotscope.models.load import Loaded
+from sotscope.models.load import Loaded, fingerprint
 from sotscope.parts import PartsMaker
 from sotscope.preparation import load_model
 
@@ -51,6 +53,7 @@ def decoding(
     drafter: Drafter | str | Path | None = None,
     window: int | None = None,
     controls: Controls | None = None,
+    prefix: Snapshot | None = None,
     seed: int = 0,
     **decode: Any,
 ) -> Decoding:
@@ -61,7 +64,8 @@ def decoding(
     drops its ``streamer``, ``tokenizer`` and ``assistant_model`` on the way here: give ``streamer`` (which then gets
     the prompt, too), ``tokenizer`` and ``stop_strings`` to this function and not to generate(). ``drafter`` is the
     folder of a trained one, a model (mode draft) or a Drafter; ``controls`` change mode, window and policy from any
-    thread; ``decode`` are further fields of DecodeConfig (``gates={...}``, ``guard=False``).
+    thread; ``prefix`` (from ``warm_up``) is the beginning of the prompt, which is then not computed again; ``decode``
+    are further fields of DecodeConfig (``gates={...}``, ``guard=False``).
 
     Raises ConfigError or DecodeError in one line; what generate() asks for and this cannot give is refused when it is
     called (batches, beams, padding, a cache of the user's, scores).
@@ -78,7 +82,7 @@ def decoding(
     strings = [stop_strings] if isinstance(stop_strings, str) else list(stop_strings or [])
     if strings and (tokenizer is None or "" in strings):
         raise DecodeError("stop strings need tokenizer=, and at least one character each.")
-    return Decoding(settings, tokenizer, streamer, strings, given, controls)
+    return Decoding(settings, tokenizer, streamer, strings, given, controls, prefix)
 
 
 def generate(
@@ -93,6 +97,7 @@ def generate(
     drafter: Drafter | str | Path | None = None,
     window: int | None = None,
     controls: Controls | None = None,
+    prefix: Snapshot | None = None,
     seed: int = 0,
     **options: Any,
 ) -> Any:
@@ -121,13 +126,30 @@ def generate(
             options["stop_strings"] = None  # generate() would ask for a tokenizer that it does not hand on
         method = decoding(
             mode, policy, tokenizer=tokenizer, streamer=stream, stop_strings=strings, drafter=drafter, window=window,
-            controls=controls, seed=seed, **ours,
+            controls=controls, prefix=prefix, seed=seed, **ours,
         )  # fmt: skip
         prompt = dict(inputs) if isinstance(inputs, Mapping) else {"inputs": _ids(inputs, model.device)}
         return model.generate(**prompt, custom_generate=method, **options)
     finally:
         if stream is not None:
             stream.end()
+
+
+@torch.inference_mode()
+def warm_up(model: Any, inputs: Tensor | Sequence[int], *, block: int = 256) -> Snapshot:
+    """The states of a common beginning (a system prompt, a header of code), computed once for ``prefix=``.
+
+    ``inputs`` are its ids, [1, prompt] or a list; ``Snapshot.save`` keeps them. Tokenize it so that the prompts really
+    begin with these ids. Raises DecodeError for an empty one.
+    """
+    model = model.model if isinstance(model, Loaded) else model
+    ids = _ids(inputs, model.device)[0].tolist()
+    if not ids:
+        raise DecodeError("the prefix has no tokens.")
+    cached = CachedModel(model)
+    for _ in cached.prefill(ids, block, all_logits=False):
+        pass
+    return Snapshot(ids, len(ids), cached.cache, cached.length, fingerprint(model))
 
 
 def _ids(inputs: Tensor | Sequence[int], device: torch.device) -> Tensor:
@@ -149,6 +171,7 @@ class Decoding:
         stop_strings: list[str],
         drafter: Drafter | None,
         controls: Controls | None,
+        prefix: Snapshot | None = None,
     ) -> None:
         self.settings = settings
         self._tokenizer = tokenizer
@@ -156,6 +179,7 @@ class Decoding:
         self._stop_strings = stop_strings
         self._drafter = drafter
         self._controls = controls
+        self._prefix = prefix
         self._model: Any = None
         self._maker: PartsMaker | None = None
 
@@ -185,7 +209,7 @@ class Decoding:
         if self._stop_strings:
             asked.append(StopStringCriteria(self._tokenizer, self._stop_strings))
         listener = _Listener(self._streamer)
-        maker = self._maker_for(loaded)
+        maker, prefix = self._maker_for(loaded), self._prefix
         decoder = Decoder(
             loaded.model,
             None,
@@ -202,6 +226,7 @@ class Decoding:
             context_length=anatomy(loaded.model).context_length or UNLIMITED,
             prefill_block=self.settings.prefill_block,
             draw_drafts=self.settings.draft.sample,
+            cached=prefix.begin(model, fingerprint(model), input_ids[0].tolist()) if prefix else None,
         )
         if self._streamer is not None:
             self._streamer.put(input_ids.cpu())

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+import sotscope
 from sotscope.config import RunConfig
 from sotscope.decode.loop import Decoder
 from sotscope.decode.remedies import BanNgrams, For, Noise
@@ -142,3 +143,24 @@ def test_noise_draws_from_the_distribution_and_repeats() -> None:
     ]
     shares = torch.bincount(torch.tensor(draws), minlength=3) / len(draws)
     torch.testing.assert_close(shares, torch.tensor([0.6, 0.3, 0.1]), atol=0.04, rtol=0)
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral-sliding", "mamba"])
+def test_generate_goes_on_from_a_prefix_as_without_it(family: str, tmp_path: Path) -> None:
+    model = tiny(family)
+    kept = sotscope.warm_up(model, PROMPT)
+    kept.save(tmp_path / "a.safetensors")
+    for prefix in (kept, Snapshot.load(tmp_path / "a.safetensors", model)):
+        for ending in ([7, 8], [60]):
+            ids = torch.tensor([[*PROMPT, *ending]])
+            with_it = sotscope.generate(model, ids, mode="ar", prefix=prefix, max_new_tokens=12)
+            assert with_it.tolist() == model.generate(ids, max_new_tokens=12, do_sample=False).tolist()
+    if family == "llama":  # the prefix alone is a prompt, too
+        alone = sotscope.generate(model, PROMPT, mode="lookup", prefix=kept, max_new_tokens=12)
+        assert alone.tolist() == model.generate(torch.tensor([PROMPT]), max_new_tokens=12, do_sample=False).tolist()
+    with pytest.raises(DecodeError, match="does not begin"):
+        sotscope.generate(model, [9, 9, 9, 9, 9, 9, 9], mode="ar", prefix=kept, max_new_tokens=2)
+    with pytest.raises(DecodeError, match="another model"):
+        sotscope.generate(tiny("qwen2"), [*PROMPT, 4], mode="ar", prefix=kept, max_new_tokens=2)
+    with pytest.raises(DecodeError, match="no tokens"):
+        sotscope.warm_up(model, [])

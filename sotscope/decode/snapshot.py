@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,18 @@ class Snapshot:
                 "load the model it was made with."
             )
         return CachedModel.holding(model, copy.deepcopy(self.cache), self.length)
+
+    def begin(self, model: Any, fingerprint: str, ids: Sequence[int]) -> CachedModel:
+        """A cache for decoding after ``ids``, which begin with what is in the cache here: that is not computed again.
+
+        Raises DecodeError for another model, and for ids that begin otherwise.
+        """
+        known = min(self.length, len(ids) - 1)  # the last token is fed by the first step
+        if list(ids[:known]) != self.ids[:known]:
+            raise DecodeError(f"the prompt does not begin with the {self.length} tokens of the prefix.")
+        cached = self.restore(model, fingerprint)
+        cached.rewind(known)
+        return cached
 
     # -- on disk -----------------------------------------------------------------------------------------------
 
