@@ -13,6 +13,7 @@ from sotscope.live.commands import Ack, Status
 from sotscope.live.frames import frame_of
 from sotscope.plain import plain
 from sotscope.store.reader import Run
+from sotscope_dashboards import health
 from sotscope_dashboards.look import Look
 from sotscope_dashboards.panels.contract import Panel
 from sotscope_dashboards.pictures import pictures
@@ -79,9 +80,8 @@ class Answers:
             run = self._runs.open(id)
             run.refresh()
             look = look.model_copy(update={"run": id})
-            known = {int(seq) for seq in run.sequences.seq_id} if look.seq else {0}
-            if look.seq not in known:
-                look = look.model_copy(update={"seq": 0})
+            if look.seq > 0 and look.seq not in {int(seq) for seq in run.sequences.seq_id}:
+                look = look.model_copy(update={"seq": -1})
             return Scene(look, run, memo=self._memo(id, run))
         except (SotscopeError, OSError) as error:
             return Scene(look, why=str(error))
@@ -120,6 +120,7 @@ class Answers:
         try:
             if scene.run is not None:
                 found |= self._run(scene) | {"numbers": numbers(scene), "frame": self._frame(scene, asked)}
+                found["health"] = health.told(scene, asked.have.get("health", ""))
             found["panels"] = pictures(scene, self._panels, asked.wants, asked.have, moving=self._moving(scene))
         except (SotscopeError, OSError) as error:  # deleted while it is looked at
             found["why"] = str(error)
@@ -137,12 +138,11 @@ class Answers:
         run = scene.run
         assert run is not None
         start, stop = scene.range
-        sequences = run.sequences[["seq_id", "parent", "parent_pos", "finish"]].to_dict("records")
         return {
             "run": scene.look.run, "name": run.path.name, "model": run.attributes.get("model", {}).get("name", ""),
             "state": "recording" if run.recording else "complete" if run.complete else "interrupted",
             "total": scene.total, "start": start, "stop": stop, "cursor": scene.cursor, "layer": scene.layer,
-            "layers": scene.layers, "sites": scene.layered_sites, "sequences": sequences, "seq": scene.look.seq,
+            "layers": scene.layers, "sites": scene.layered_sites, "sequences": _sequences(scene), "seq": scene.seq,
             "overview": _overview(scene),
         }  # fmt: skip
 
@@ -151,7 +151,7 @@ class Answers:
         assert scene.run is not None
         start, stop = scene.range
         first, last = _text_span(start, stop, scene.cursor, scene.total)
-        same = (asked.run, asked.seq) == (scene.look.run, scene.look.seq)
+        same = (asked.run, asked.seq) == (scene.look.run, scene.seq)
         begin = first
         if same and asked.from_token <= first < asked.to_token:
             begin = max(first, min(asked.to_token - 2, last))
@@ -170,11 +170,18 @@ def _text_span(start: int, stop: int, cursor: int, total: int) -> tuple[int, int
     return first, min(stop, first + TEXT)
 
 
+def _sequences(scene: Scene) -> list[dict[str, Any]]:
+    """The run's sequences; ``heir``: the one that a recovery went on with, -1 where none did."""
+    return [one | {"heir": scene.heirs.get(int(one["seq_id"]), -1)} for one in scene.sequences]
+
+
 def _overview(scene: Scene) -> dict[str, Any]:
-    """Alarms and commands along the whole sequence, for the scrubber."""
-    marks = []
+    """Alarms, recoveries and commands along the whole sequence, for the scrubber."""
+    marks = [{"at": one.onset, "kind": "alarm"} for one in health.episodes(scene)]
+    marks += [{"at": one.at, "kind": "recovery"} for one in health.joints(scene)]
     for event in scene.events():
         at = position_of(event)
-        if event["kind"] in ("alarm", "command", "branch") and at is not None:
+        lone = event["kind"] == "alarm" and "episode" not in event
+        if (lone or event["kind"] in ("command", "branch")) and at is not None:
             marks.append({"at": at, "kind": event["kind"]})
     return {"marks": marks[-BINS:]}

@@ -17,6 +17,7 @@ PANELS: Registry[type[Panel]] = Registry(
         "projection": "sotscope_dashboards.panels.projection:Projection",
         "dimensions": "sotscope_dashboards.panels.dimensions:Dimensions",
         "heads": "sotscope_dashboards.panels.heads:Heads",
+        "interventions": "sotscope_dashboards.panels.interventions:Interventions",
         "latency": "sotscope_dashboards.panels.latency:Latency",
         "events": "sotscope_dashboards.panels.events:Events",
     },

@@ -19,7 +19,8 @@ class Look(BaseModel):
 
     run: str = ""
     """The opaque id of the run; empty: the one the engine writes, or none."""
-    seq: int = Field(default=0, ge=0)
+    seq: int = Field(default=-1, ge=-1)
+    """A sequence of the run; -1: the first, or what recoveries made of it."""
     start: int | None = Field(default=None, ge=0)
     stop: int | None = Field(default=None, ge=1)
     span: int = Field(default=512, ge=16, le=100_000)

@@ -7,6 +7,7 @@ from typing import Any
 from dash import dcc, html
 from dash_ag_grid import AgGrid
 
+from sotscope_dashboards import page_steer
 from sotscope_dashboards.native import native, wild
 from sotscope_dashboards.panels.contract import Panel
 from sotscope_dashboards.panels.states import HEIGHT
@@ -23,10 +24,11 @@ def watch_page(panels: dict[str, Panel], live: bool) -> Any:
     """``live``: there is an engine to start runs with."""
     return html.Div(
         [
+            page_steer.news(),
             html.Main(
                 [
-                    html.Div([_prompt(live), _text(), _candidates(panels)], className="column left"),
-                    html.Div([_states(panels), _tabs(panels)], className="column right"),
+                    html.Div([_prompt(live), _text(live), _candidates(panels)], className="column left"),
+                    html.Div([_states(panels), _tabs(panels, live)], className="column right"),
                 ],
                 id="watch", className="watch simple",
             ),
@@ -35,8 +37,9 @@ def watch_page(panels: dict[str, Panel], live: bool) -> Any:
     )  # fmt: skip
 
 
-def _card(id: str, title: str, tools: list[Any], body: list[Any], more: str = "") -> Any:
-    head = html.Div([html.H2(title, id=f"{id}-title"), html.Div(tools, className="tools")], className="card-head")
+def _card(id: str, title: str, tools: list[Any], body: list[Any], more: str = "", beside: Any = ()) -> Any:
+    name = html.Div([html.H2(title, id=f"{id}-title"), *beside], className="tools card-title")
+    head = html.Div([name, html.Div(tools, className="tools")], className="card-head")
     return html.Section([head, *body], id=id, className=f"card {more}", **wild({"aria-labelledby": f"{id}-title"}))
 
 
@@ -77,6 +80,7 @@ def _prompt(live: bool) -> Any:
             ],
             className="settings",
         ),
+        page_steer.health_settings(),
         html.Details(
             [
                 html.Summary("Drafts: how many, and when they are taken", className="note"),
@@ -101,7 +105,7 @@ def _number(id: str, label: str, value: Any, low: float, high: float, step: floa
     return html.Label([label, field], className=f"pick {more}")
 
 
-def _text() -> Any:
+def _text(live: bool) -> Any:
     tools = [
         _select("colour", "", [(name, f"shade: {name}") for name in ("entropy", "acceptance", "norm")]),
         html.Button("Refused drafts", id="refused", className="quiet toggle", **wild({"aria-pressed": "false"})),
@@ -116,7 +120,9 @@ def _text() -> Any:
         html.P("", id="legend", className="note legend"),
         html.P("", id="readout", className="note readout"),
     ]
-    return _card("text-card", "Text", tools, body)
+    return _card(
+        "text-card", "Text", tools, body, beside=[page_steer.recover("text-ways", "↺ Recover")] if live else []
+    )
 
 
 def _candidates(panels: dict[str, Panel]) -> Any:
@@ -139,7 +145,7 @@ def _graph(id: str, height: int) -> Any:
     return dcc.Graph(id=id, config=GRAPH, figure=EMPTY, style={"height": height})
 
 
-def _tabs(panels: dict[str, Panel]) -> Any:
+def _tabs(panels: dict[str, Panel], live: bool) -> Any:
     names = [name for name in panels if name not in ("states", "candidates")]
     tabs = [
         html.Button(panels[name].title, id=f"tab-{name}", className="view-tab", role="tab",
@@ -151,7 +157,7 @@ def _tabs(panels: dict[str, Panel]) -> Any:
     body = [
         html.Div(html.Table(id="words", className="words"), id="body-words", className="tab-body wide"),
         html.Div(
-            [_projection_tools(), _graph("graph-tab", 400)],
+            [_projection_tools(), page_steer.interventions(live), _graph("graph-tab", 400)],
             id="body-figure", className="tab-body", hidden=True,
         ),
         html.Div(

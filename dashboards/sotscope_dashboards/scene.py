@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from sotscope.store.reader import Run
 from sotscope.store.tokens import Tokens
+from sotscope_dashboards import lineage
 from sotscope_dashboards.look import Look
 
 POSITIONS = ("position", "pos", "onset")
@@ -23,7 +24,7 @@ POSITIONS = ("position", "pos", "onset")
 class Scene:
     """``run`` None: there is none to see, and ``why`` says so in one sentence. Nothing is read before it is asked for.
 
-    Rows are counted along the lineage of ``look.seq``: ``total`` of them, ``start`` to ``stop`` in view.
+    Rows are counted along the lineage of ``seq``: ``total`` of them, ``start`` to ``stop`` in view.
     """
 
     look: Look
@@ -37,7 +38,25 @@ class Scene:
         """[token] indices into the run of all rows of the sequence."""
         if self.run is None:
             return np.zeros(0, np.int64)
-        return self.run.rows(self.look.seq if len(self.run.sequences) > 1 else None)
+        return self.run.rows(self.seq if len(self.sequences) > 1 else None)
+
+    @cached_property
+    def seq(self) -> int:
+        """The sequence in view: the chosen one; else the first, or what recoveries made of it."""
+        return self.look.seq if self.look.seq >= 0 else lineage.final(0, self.heirs)
+
+    @cached_property
+    def sequences(self) -> list[dict[str, Any]]:
+        """seq_id, parent, parent_pos and finish of each."""
+        if self.run is None:
+            return []
+        table = self.run.sequences[["seq_id", "parent", "parent_pos", "finish"]]
+        return [{str(key): value for key, value in one.items()} for one in table.to_dict("records")]
+
+    @cached_property
+    def heirs(self) -> dict[int, int]:
+        """{sequence: the one that a recovery went on with}."""
+        return lineage.heirs(self.sequences, self.events("branch")) if len(self.sequences) > 1 else {}
 
     @property
     def total(self) -> int:

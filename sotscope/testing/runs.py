@@ -34,13 +34,14 @@ def write_run(
     attributes: Mapping[str, Any] | None = None,
     step_ns: Sequence[int] = (),
     last: int = 0,
+    events: Sequence[Mapping[str, Any]] = (),
 ) -> Run:
     """A finished run of one sequence whose states are ``sites``: [token, dim], [token, layer, dim], or [token, layer,
     head, head_dim] for heads.
 
     ``ids`` are the input tokens (default 0, 1, ...), ``words`` their texts, ``segments`` theirs (default: ``prompt``
     user tokens, the others generated), ``drafts`` those of the step at a row, ``step_ns`` the forward time of each row,
-    ``last`` the token that the last row chose.
+    ``last`` the token that the last row chose, ``events`` what happened besides ({"kind": ..., ...} each).
     """
     count = len(next(iter(sites.values())))
     tokens = np.arange(count) if ids is None else np.asarray(ids)
@@ -62,6 +63,8 @@ def write_run(
                 forward_ns=int(step_ns[row]) if len(step_ns) else 1_000_000,
             )  # fmt: skip
             writer.commit(step, _row(spec, sites, scalars or {}, row, SEGMENTS.index(parts[row])))
+        for event in events:
+            writer.event(**event)
         writer.sequence(Branch(0, prompt, finish="max_new_tokens"))
         writer.event(
             "outcome", mode="ar", new_tokens=count - prompt + 1, tokens_per_second=10.0, tokens_per_forward=1.0

@@ -30,7 +30,7 @@
   const ask = async () => {
     const { tokens, first, run, seq } = S.state;
     const want = wants(), have = {};
-    for (const name of want) if (S.have[name]) have[name] = S.have[name];
+    for (const name of ["health", ...want]) if (S.have[name]) have[name] = S.have[name];
     const asked = { tab: S.tab, look: S.asked(), run, seq, from_token: first, to_token: first + tokens.length, have, wants: want };
     const began = (S.began = performance.now());
     const late = setTimeout(() => S.banner("The server is busy; waiting for its answer …"), SLOW);

@@ -44,6 +44,8 @@
     if (token.special) made.classList.add("special");
     if (S.lit && S.lit.has(token.at)) made.classList.add("lit");
     if (token.how === "given") made.classList.add("given");
+    const alarm = S.alarmAt(token.at);
+    if (alarm) { made.classList.add("alarmed"); made.title = `${alarm.sign} ${alarm.kind}: ${alarm.message}`; }
     if (token.how === "accepted") made.classList.add("accepted");
     if (S.look.colour !== "acceptance") made.style.setProperty("--strength", strength(token).toFixed(3));
     else made.dataset.mode = token.mode;
@@ -53,7 +55,7 @@
     S.el("span", { class: "mark", text: "⊘", "aria-label": "refused draft" }), S.el("s", { text: shown(found[0]).trim() || found[0] }));
   const nodes = (token) => {
     const found = S.look.refused && S.state.refused[token.at];
-    return found ? [refusal(found), ...span(token)] : span(token);
+    return [...S.jointsAt(token.at).map(S.drawJoint), ...(found ? [refusal(found)] : []), ...span(token)];
   };
   S.drawText = (anew) => {
     const box = S.$("text"), { tokens, first } = S.state;
@@ -87,7 +89,8 @@
     const said = { entropy: "Shade: entropy (to 5 nats)", norm: "Shade: norm (to 4 times the median, or a quarter)",
       acceptance: "Shade: mode " }[S.look.colour];
     S.$("legend").replaceChildren(...(tokens.length ? [said, ...(S.look.colour === "acceptance" ? modes.map((mode) => S.el("span", { class: "swatch", "data-mode": mode, text: mode })) : []),
-      drafted ? " · underlined: accepted" : "", S.look.refused ? " · ⊘ refused" : ""] : []));
+      drafted ? " · underlined: accepted" : "", S.look.refused ? " · ⊘ refused" : "",
+      tokens.some((t) => S.alarmAt(t.at)) ? " · wavy: alarm" : "", S.health.joints.length ? " · ↺ taken back" : ""] : []));
   };
 
   S.drawCursor = () => {

@@ -15,6 +15,7 @@
   const drawFigure = (name, figure) => {
     const id = name === "states" ? "graph-states" : "graph-tab";
     S.figures[id] = figure;
+    if (name === "interventions") S.drawInterventions(figure);
     if (name === "projection" && S.job && S.job.state === "done") { S.redrawJob(); return; }
     if (name === "states" && figure.layout.shapes) {
       const at = S.cursor();

@@ -15,17 +15,21 @@
     bar(answer);
     if (answer.frame) {
       const run = answer.run, seq = answer.seq;
-      const anew = S.redraw; S.redraw = false;
+      const anew = S.takeHealth(answer.health) || S.redraw; S.redraw = false;
       S.take(answer.frame, run, seq);
       S.drawText(anew);
     } else if (S.state.tokens.length || S.state.run) {
       S.state = { tokens: [], first: 0, run: "", seq: 0 };
+      S.takeHealth(null);
       S.$("text").replaceChildren();
       text("text-note", answer.why);
     } else text("text-note", answer.why);
     S.drawPanels(answer.panels);
     scrubber(answer);
     sequences(answer);
+    S.followRecovery(answer);
+    S.drawNews(answer);
+    S.listInterventions();
     S.$("watch").classList.toggle("blank", !answer.run);
   };
 
@@ -115,18 +119,20 @@
     if (!pick) return;
     const all = answer.sequences || [];
     pick.closest("label").hidden = all.length < 2;
-    const key = all.map((s) => `${s.seq_id}/${s.parent}/${s.parent_pos}`).join();
+    const key = all.map((s) => `${s.seq_id}/${s.parent}/${s.parent_pos}/${s.heir}`).join();
     if (pick.dataset.key !== key) {
       pick.dataset.key = key;
       pick.replaceChildren(...all.map((s) => S.el("option", { value: s.seq_id,
-        text: s.parent < 0 ? `sequence ${s.seq_id}` : `branch ${s.seq_id}, of ${s.parent} at token ${s.parent_pos}` })));
+        text: s.parent < 0 ? `sequence ${s.seq_id}` : all[s.parent] && all[s.parent].heir === s.seq_id ? `recovery ${s.seq_id}, of ${s.parent} at token ${s.parent_pos + 1}` : `branch ${s.seq_id}, of ${s.parent} at token ${s.parent_pos}` })));
     }
     pick.value = answer.seq;
   };
   // a branch is read beside what it left
   S.beside = async (answer) => {
     const other = S.$("other-text"), own = (answer.sequences || []).find((s) => s.seq_id === answer.seq);
-    if (!own || own.parent < 0) { other.hidden = true; other.dataset.key = ""; return; }
+    const left = own && (answer.sequences || []).find((s) => s.seq_id === own.parent);
+    // what a recovery took back stands struck through in the text itself
+    if (!left || left.heir === own.seq_id) { other.hidden = true; other.dataset.key = ""; return; }
     const key = `${answer.run}/${own.parent}/${own.parent_pos}/${answer.layer}`;
     if (other.dataset.key === key) return;
     other.dataset.key = key;

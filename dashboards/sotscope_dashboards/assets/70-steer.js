@@ -11,6 +11,7 @@
     S.soon();
     return !answer.error;
   };
+  S.send = send;
   const number = (id) => { const at = S.$(id); return at && at.value !== "" ? Number(at.value) : null; };
   const decode = () => {
     const found = { mode: S.mode || "ar", max_new_tokens: number("max-new-tokens") || 96, policy: S.$("policy").value };
@@ -20,10 +21,13 @@
     if (number("entropy-gate") !== null) found.gates = { entropy: { threshold: number("entropy-gate") } };
     return found;
   };
-  const begin = (paused) => {
+  const begin = async (paused) => {
     S.set({ run: "", seq: null, start: null, stop: null, cursor: null });
-    return send({ kind: "start", paused, delay_ms: number("delay") || 0,
-      settings: { input: { prompt: S.$("prompt").value }, decode: decode(), capture: { sites: ["resid", "head_out", "final"] } } });
+    const settings = { input: { prompt: S.$("prompt").value }, decode: decode(), capture: { sites: ["resid", "head_out", "final"] },
+      health: S.healthSettings(), ...S.interventionSettings() };
+    const done = await send({ kind: "start", paused, delay_ms: number("delay") || 0, settings });
+    if (!done) S.refusedStart(S.refusal);
+    return done;
   };
   const press = async () => {
     const does = S.$("start").dataset.does;
@@ -96,6 +100,7 @@
       }
     }
     S.$("projection-tools").hidden = name !== "projection";
+    S.$("interventions-tools").hidden = name !== "interventions";
     S.$("tab-note").textContent = "";
     delete S.have[name];
     S.soon();

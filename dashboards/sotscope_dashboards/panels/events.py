@@ -1,4 +1,4 @@
-"""What happened in the run besides rows: commands, alarms, sequences, how it ended."""
+"""What happened in the run besides rows: commands, alarms, recoveries, interventions, sequences, how it ended."""
 
 from __future__ import annotations
 
@@ -115,9 +115,42 @@ def _command(data: Mapping[str, Any]) -> str:
 
 
 def _alarm(data: Mapping[str, Any]) -> str:
-    evidence = {name: value for name, value in data.items() if name not in ("alarm", "message", *POSITIONS)}
+    said = ("alarm", "message", "severity", "seq", "episode", *POSITIONS)
+    evidence = {name: value for name, value in data.items() if name not in said}
     more = f" ({_data(evidence)})" if evidence else ""
-    return f"{data.get('alarm', 'unknown')}: {data.get('message', '')}{more}"
+    severity = f", {data['severity']}" if data.get("severity") else ""
+    began = (
+        f", from token {data['onset']} on"
+        if "onset" in data and data.get("pos", data["onset"]) != data["onset"]
+        else ""
+    )
+    return f"{data.get('alarm', 'unknown')}{severity}: {data.get('message', '')}{began}{more}"
+
+
+def _alarm_end(data: Mapping[str, Any]) -> str:
+    return f"{data.get('alarm', 'unknown')} is over; the last token that was wrong is {data.get('pos', 'unknown')}"
+
+
+def _recovery(data: Mapping[str, Any]) -> str:
+    named = {name: data.get(name, "unknown") for name in ("policy", "attempt", "alarm", "action")}
+    return "{policy} (attempt {attempt}, alarm {alarm}): {action}".format(**named)
+
+
+def _recovery_outcome(data: Mapping[str, Any]) -> str:
+    words = {"recovered": "it recovered", "again": "it came again", "unknown": "the outcome is open"}
+    outcome = str(data.get("outcome", "unknown"))
+    who = f"{data['policy']} (attempt {data.get('attempt')}), " if "policy" in data else ""
+    return f"{who}alarm {data.get('alarm', 'unknown')}: {words.get(outcome, outcome)}"
+
+
+def _retracted(data: Mapping[str, Any]) -> str:
+    named = {name: data.get(name, "unknown") for name in ("tokens", "seq", "pos")}
+    return "{tokens} tokens of sequence {seq} are taken back from token {pos} on".format(**named)
+
+
+def _interventions(data: Mapping[str, Any]) -> str:
+    active = [one for one in data.get("active") or [] if isinstance(one, dict)]
+    return f"on from here: {', '.join(str(one.get('name') or one.get('kind')) for one in active) or 'none'}"
 
 
 def _outcome(data: Mapping[str, Any]) -> str:
@@ -133,6 +166,8 @@ def _branch(data: Mapping[str, Any]) -> str:
 
 SAY: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "config": _config, "command": _command, "alarm": _alarm, "outcome": _outcome, "branch": _branch,
+    "alarm_end": _alarm_end, "recovery": _recovery, "recovery_outcome": _recovery_outcome, "retracted": _retracted,
+    "interventions": _interventions,
 }  # fmt: skip
 
 

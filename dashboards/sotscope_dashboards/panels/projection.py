@@ -92,7 +92,7 @@ class Projected:
         rows = parts.rows_in_view(self.scene)
         if len(rows) < 3:
             raise parts.NothingError(f"A projection needs three rows; {parts.count(len(rows), 'row')} in view.")
-        key = ("projection", self.scene.look.seq, *parts.subject(self.scene), self.basis)
+        key = ("projection", self.scene.seq, *parts.subject(self.scene), self.basis)
         if key not in self.scene.memo:
             places = parts.spread(self.basis, FIT)
             self.scene.memo[key] = fit(parts.states(self.scene, self.scene.lineage[places]))

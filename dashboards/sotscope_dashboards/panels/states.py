@@ -10,12 +10,15 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from sotscope_dashboards import style
-from sotscope_dashboards.panels import parts
+from sotscope_dashboards.panels import alarms, parts
 from sotscope_dashboards.panels.contract import Panel
+from sotscope_dashboards.panels.marks import marks
 from sotscope_dashboards.pooling import COLUMNS, Grid, pool
-from sotscope_dashboards.scene import Scene, position_of
+from sotscope_dashboards.scene import Scene
 
 HEIGHT = 380
+MARGIN = (20, 38)
+"""Pixels above and below."""
 UNITS = {
     "norm": "L2 norm ÷ layer's median", "max_abs": "largest number ÷ layer's median",
     "change": "change from the token before ÷ layer's median", "cosine": "cosine to the token before",
@@ -54,23 +57,29 @@ class States(Panel):
         heat, said = _heatmap(scene, grid)
         lines = _lines(scene)
         start, stop = scene.range
+        lane, lanes = alarms.lane(scene)
         layout = style.layout(
-            theme, HEIGHT, uirevision=f"{scene.look.run}/{scene.look.seq}", bargap=0, hovermode="closest",
+            theme, HEIGHT + lanes * alarms.LANE, uirevision=f"{scene.look.run}/{scene.look.seq}", bargap=0,
+            hovermode="closest",
             xaxis={"range": [start - 0.5, stop - 0.5], "anchor": "free", "position": 0, **_ticks(scene)},
-            margin={"l": 46, "r": 52, "t": 20, "b": 38},
+            margin={"l": 46, "r": 52, "t": MARGIN[0], "b": MARGIN[1]},
             shapes=[{"type": "line", "xref": "x", "yref": "paper", "x0": scene.cursor, "x1": scene.cursor, "y0": 0,
                      "y1": 1, "line": {"color": style.THEMES[theme]["ink"], "width": 1}}],
-            annotations=_captions(said, _changes(scene), theme),
+            annotations=_captions(said, _changes(scene), theme, lanes),
         )  # fmt: skip
         axis = layout["yaxis"]
         for name, domain in BANDS.items():
-            layout[name] = {**axis, "domain": domain, "anchor": "x"}
+            layout[name] = {**axis, "domain": [_above(edge, lanes) for edge in domain], "anchor": "x"}
         layout["yaxis"] |= {"title": {"text": "layer"}, "showgrid": False, "fixedrange": True}
         bars, tallest = _steps(scene)
         layout["yaxis2"] |= {"range": [0, tallest * 1.05], "dtick": -(-tallest // 2), "fixedrange": True}
         layout["yaxis3"] |= {"rangemode": "tozero", "nticks": 3, "fixedrange": True}
         layout["yaxis4"] |= {"visible": False, "range": [0, 1], "fixedrange": True}
-        return {"data": [heat, bars, *lines, _marks(scene)], "layout": layout}
+        if lanes:
+            under = {"domain": [0.0, _above(0.0, lanes)], "range": [lanes, 0], "anchor": "x"}
+            layout["yaxis5"] = {**axis, **under, "visible": False, "fixedrange": True}
+        heat["colorbar"]["len"] = 1 - _above(0.4, lanes)
+        return {"data": [heat, bars, *lines, marks(scene), *lane], "layout": layout}
 
     @parts.columns("token", "label", "mode", "entropy", "margin")
     def table(self, scene: Scene) -> pd.DataFrame:
@@ -199,28 +208,10 @@ def _lines(scene: Scene) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _marks(scene: Scene) -> dict[str, Any]:
-    """Commands and alarms as marks with words, at the token where they took effect; at most 40 are written out."""
-    start, stop = scene.range
-    found = []
-    for event in scene.events():
-        at = position_of(event)
-        if event["kind"] == "command":
-            words = ", ".join(f"{key} {value}" for key, value in event["changes"].items())
-            found.append((at, "diamond", words, "accent"))
-        elif event["kind"] == "alarm":
-            found.append((at if at is not None else scene.total - 1, "triangle-up", event["alarm"], "alarm"))
-        elif event["kind"] == "branch":
-            found.append((at, "circle", f"branch {event['seq']}", "accent"))
-    shown = [mark for mark in found if mark[0] is not None and start <= mark[0] < stop]
-    colours = style.THEMES[scene.look.theme]
-    return {
-        "type": "scatter", "mode": "markers+text", "yaxis": "y4", "x": [mark[0] for mark in shown],
-        "y": [0.5] * len(shown), "text": [style.escaped(mark[2][:40]) for mark in shown[:40]],
-        "textposition": "middle right", "textfont": {"color": [colours[mark[3]] for mark in shown]},
-        "marker": {"symbol": [mark[1] for mark in shown], "size": 9, "color": [colours[mark[3]] for mark in shown]},
-        "hovertemplate": "token %{x}: %{text}<extra></extra>", "cliponaxis": False, "name": "events",
-    }  # fmt: skip
+def _above(y: float, lanes: int) -> float:
+    """Where a height of the paper is when ``lanes`` of alarms stand below all else."""
+    plot, more = HEIGHT - sum(MARGIN), lanes * alarms.LANE
+    return (y * plot + more) / (plot + more)
 
 
 def _changes(scene: Scene) -> list[tuple[int, str]]:
@@ -234,11 +225,12 @@ def _changes(scene: Scene) -> list[tuple[int, str]]:
     return names
 
 
-def _captions(said: str, modes: list[tuple[int, str]], theme: str) -> list[dict[str, Any]]:
-    places = {"tokens a step": 0.375, "entropy (nats) — and margin ···": 0.22, "alarms and commands": 0.055}
+def _captions(said: str, modes: list[tuple[int, str]], theme: str, lanes: int) -> list[dict[str, Any]]:
+    places = {"tokens a step": 0.375, "entropy (nats) — and margin ···": 0.22, "commands and alarms": 0.055}
+    places = {text: _above(y, lanes) for text, y in places.items()}
     base = {"xref": "paper", "yref": "paper", "x": 0, "xanchor": "left", "yanchor": "bottom", "showarrow": False,
             "font": {"size": 10, "color": style.THEMES[theme]["soft"]}}  # fmt: skip
-    named = [{**base, "xref": "x", "x": at - 0.5, "y": 0.375, "text": mode} for at, mode in modes]
+    named = [{**base, "xref": "x", "x": at - 0.5, "y": places["tokens a step"], "text": mode} for at, mode in modes]
     rows = [{**base, "text": text, "y": y} for text, y in places.items()]
     return [{**base, "text": said, "y": 1.0}, *rows, *named]
 
