@@ -110,7 +110,7 @@ class Monitoring:
         return self._watch.close()
 
     def call(self, policy: str, ids: Sequence[int], prompt_length: int) -> None:
-        """Somebody asks for a recovery where no alarm was raised: back to before the last ``CALLED`` tokens.
+        """Somebody asks for a recovery: from the alarm that goes on, or back to before the last ``CALLED`` tokens.
 
         Raises HealthError for an unknown policy, or where nothing is written yet.
         """
@@ -118,8 +118,11 @@ class Monitoring:
         if len(ids) <= prompt_length:
             raise HealthError("nothing is written yet that could be recovered.")
         self._called = {name: self._recoveries.get(name) or RECOVERIES.get(name)() for name in names}
-        onset = max(prompt_length, len(ids) - CALLED)
-        self.trouble = Alarm("called", "a recovery was asked for", {}, "warning", onset, len(ids) - 2, -1)
+        going = [alarm for alarm in self._watch.going if alarm.kind in self._settings.recover_on]
+        first = min(going, key=lambda alarm: alarm.onset, default=None)
+        onset = max(prompt_length, len(ids) - CALLED) if first is None else first.onset
+        evidence = {} if first is None else first.data  # of a loop its cycle, which a rollback bans
+        self.trouble = Alarm("called", "a recovery was asked for", evidence, "warning", onset, len(ids) - 2, -1)
 
     # -- recovering --------------------------------------------------------------------------------------------
 

@@ -46,6 +46,11 @@ class HealthWatch:
                 found.append(self._end(name))
         return found
 
+    @property
+    def going(self) -> list[Alarm]:
+        """The alarms of the episodes that have not ended."""
+        return [episode.alarm for episode in self._open.values()]
+
     def prime(self, rows: Iterable[Row]) -> None:
         """Let the monitors see rows that were judged already, as another sequence's: nothing is raised for them."""
         for row in rows:
