@@ -145,7 +145,7 @@ class HealthConfig(_Settings):
     """Recoveries with their parameters, the first one tried first: ``{rollback: {hold: 64}}``."""
     recover_on: list[str] = Field(default_factory=lambda: ["non_finite", "norms", "repetition"], min_length=1)
     """The monitors whose alarms are recovered from."""
-    attempts: int = Field(default=3, ge=1, le=20)
+    attempts: int = Field(default=5, ge=1, le=20)
     """How often each recovery is tried before the next one is, or before it is given up."""
 
 

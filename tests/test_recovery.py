@@ -181,7 +181,7 @@ def test_a_run_of_hardly_a_token_is_watched_and_recovered_like_any_other(n: int,
 def test_a_nan_that_comes_once_leaves_no_trace(position: int, policy: str, tmp_path: Path) -> None:
     model = tiny("llama")
     clean = run_of(model, tmp_path / "a.sot", {}, n=12)
-    health = {"recover": {policy: {"penalty": 1.0} if policy == "rollback" else {}}}
+    health = {"recover": {policy: {}}}
     handle = nan_once(model, 2, position)
     run = run_of(model, tmp_path / "b.sot", health, n=12)
     handle.remove()
