@@ -17,7 +17,8 @@ from sotscope.cli.watch import Spinner
 
 app = typer.Typer(
     add_completion=False,
-    help="Measure what is claimed: the cost of capture, of the store and of analysis, the speed of decoding, the page.",
+    help="Measure what is claimed: the cost of capture, of the store and of analysis, the speed of decoding, the page, "
+    "whether a collapse is noticed.",
     epilog=shared.examples("sotscope bench capture", "sotscope bench store --json", "sotscope bench decode --quick"),
 )
 
@@ -47,6 +48,18 @@ Modes = Annotated[str, typer.Option("--modes", help="What is measured beside ar,
 Slow = Annotated[bool, typer.Option("--slow", help="Also the full lens, t-SNE and UMAP, timed apart.")]
 Minutes = Annotated[
     float, typer.Option("--minutes", min=0.1, help="How long the page watches while its memory grows.", metavar="MIN")
+]
+HealthQuick = Annotated[
+    bool, typer.Option("--quick", help="Two prompts a kind, 128 tokens: minutes, not most of an hour.")
+]
+Resume = Annotated[
+    Path | None,
+    typer.Option("--resume", metavar="DIR", show_default=False,
+                 help="Keep finished parts in this folder, and go on from those that are there."),
+]  # fmt: skip
+HealthTokens = Annotated[
+    int | None,
+    typer.Option("--tokens", min=32, help="Tokens written after each prompt [512].", metavar="N", show_default=False),
 ]
 Only = Annotated[str, typer.Option("--only", help="What is measured, with commas.", metavar="PARTS")]
 Plot = Annotated[
@@ -125,6 +138,28 @@ def analyze(model: Model = "smollm2", slow: Slow = False, as_json: shared.JsonFl
         with capture_extra("bench"):
             from sotscope.bench.analyze import run
         found = run(spinner.report, model=model, slow=slow)
+    _report(found, as_json=as_json)
+
+
+@app.command(
+    "health",
+    epilog=shared.examples("sotscope bench health --resume bench-health", "sotscope bench health --quick --json"),
+)
+def health(
+    model: Model = "smollm2",
+    prompts: Prompts = None,
+    quick: HealthQuick = False,
+    tokens: HealthTokens = None,
+    resume: Resume = None,
+    as_json: shared.JsonFlag = False,
+) -> None:
+    """Whether monitors notice that a text collapses, how early, what recovers it, and what that costs."""
+    with capture_extra("bench"):
+        from sotscope.bench.health import run
+    with Bar() as bar:
+        found = run(
+            bar.report, model=model, prompts=prompts, quick=quick, tokens=tokens, resume=resume, advance=bar.advance
+        )
     _report(found, as_json=as_json)
 
 
