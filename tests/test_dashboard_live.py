@@ -230,3 +230,126 @@ def test_the_page_can_be_used_by_keys_alone(page: Page) -> None:
     page.until(lambda: page.ask("document.getElementById('keys-dialog').open"))
     page.page.keyboard.press("Escape")
     page.page.locator("#tab-words").first.focus()
+
+
+# -- health and interventions --------------------------------------------------------------------------------------
+
+LOOPS = "why?"
+"""What the tiny model answers with a loop, from token 53 on."""
+STRUCK = "[...document.querySelectorAll('#text .retracted s')].map(s => s.textContent)"
+WAVY = "[...document.querySelectorAll('#text .token.alarmed')].map(t => Number(t.dataset.at))"
+TOKENS = "window.sotscope.state.tokens.map(t => t.labels)"
+
+
+def struck(run: Any) -> str:
+    """The text that the first recovery of ``run`` took back, as the page writes it."""
+    event = run.events("retracted")[0]
+    ids = run.tokens_of(event["seq"]).all_ids[event["pos"] : event["pos"] + event["tokens"]]
+    return "".join(run.pieces.label(i) for i in ids).replace("␣", " ")
+
+
+def test_an_alarm_is_told_and_recover_takes_its_text_back(
+    page: Page, browser: Any, server: Server, folder: Path
+) -> None:
+    page.page.click("#view")
+    page.start(prompt=LOOPS, max_new_tokens=90, delay=40)
+    page.until(lambda: page.page.locator("#news-title").inner_text() == "▲ repetition, critical", "the alarm")
+    page.page.click("#start")
+    page.until(lambda: page.engine() == "paused", "pause")
+    run = newest(folder)
+    (alarm,) = run.events("alarm")
+    assert f"(since token {alarm['onset']})" in page.page.locator("#news-text").inner_text()
+    page.until(lambda: page.ask(WAVY) == list(range(alarm["onset"], len(run) + 1)), "waves below what is wrong")
+    assert page.page.locator("#text .token.alarmed").first.get_attribute("title") == f"▲ repetition: {alarm['message']}"
+    lane = page.until(lambda: [one for one in page.figure() if one["name"] == "alarms"], "the lane")
+    assert lane[0]["text"] == ["▲ repetition"]
+    assert page.ask(STRUCK) == []
+
+    page.page.click("#news-recover")
+    page.page.click("#start")
+    page.until(lambda: page.answer()["seq"] == 1, "the sequence of the recovery")
+    ended(page)
+    run.refresh()
+    (recovery,) = run.events("recovery")
+    assert (recovery["policy"], recovery["alarm"]) == ("rollback", "called")
+    assert run.events("retracted")[0]["pos"] == alarm["onset"] + len(alarm["cycle"]), "its first turn is kept"
+    page.until(lambda: struck(run) in page.ask(STRUCK), "the struck text")
+    page.until(lambda: page.ask(TOKENS)[:-1] == run.tokens_of(1).labels, "the new text")
+    assert page.page.locator("#news-title").inner_text() == "↺ rollback"
+    page.page.click("#news-close")
+    assert not page.page.locator("#news").is_visible()
+
+    replay = Page(browser, f"{server.link}&run={page.answer()['run']}&view=full")
+    replay.until(lambda: struck(run) in replay.ask(STRUCK), "the same in replay")
+    assert replay.ask(TOKENS)[:-1] == run.tokens_of(1).labels
+    replay.page.select_option("#sequence", "0")
+    replay.until(lambda: replay.ask(TOKENS)[:-1] == run.tokens_of(0).labels, "what was written first")
+    assert replay.ask(STRUCK) == []
+    assert replay.ask(WAVY)[0] == alarm["onset"]
+    replay.close()
+
+
+def test_a_recovery_of_the_start_form_is_followed_without_a_hand(page: Page, folder: Path) -> None:
+    page.page.select_option("#recover-with", "rollback")
+    page.start(prompt=LOOPS, max_new_tokens=70, delay=0)
+    page.until(lambda: page.answer().get("seq") == 1, "the recovery", 40)
+    ended(page)
+    run = newest(folder)
+    assert run.events("recovery")[0]["alarm"] == "repetition"
+    page.until(lambda: page.ask(TOKENS)[:-1] == run.tokens_of(1).labels, "what it wrote instead")
+    assert "seq=" not in page.ask("location.search"), "it is the text of the run, not a choice"
+
+
+def test_interventions_are_added_toggled_and_removed_live(page: Page, folder: Path) -> None:
+    page.page.click("#view")
+    page.page.click("#tab-interventions")
+    page.start(prompt="steer", max_new_tokens=200, delay=50)
+    page.until(lambda: page.answer().get("total", 0) > 15, "some tokens")
+    page.page.select_option("#iv-kind", "steer")
+    page.page.locator("#iv-options").fill("dim=999,value=4")
+    page.page.click("#iv-add")
+    note = page.until(lambda: page.ask("document.querySelector('#iv-note.bad')?.textContent"))
+    assert "dim 999" in note
+    assert "\n" not in note
+    page.page.locator("#iv-options").fill("dim=3,value=40")
+    page.page.locator("#iv-layers").fill("1")
+    page.page.click("#iv-add")
+    page.until(lambda: [one["on"] for one in page.answer()["engine"]["interventions"]] == [True], "it to hold")
+    page.until(lambda: "changed" in page.page.locator(".iv-where").inner_text(), "rows that it changed")
+    assert page.ask("document.querySelector('#iv-note.bad')") is None
+    page.page.click(".switch")
+    page.until(lambda: [one["on"] for one in page.answer()["engine"]["interventions"]] == [False], "it to rest")
+    assert page.page.locator(".switch").get_attribute("aria-checked") == "false"
+    page.page.locator(".iv-strength").fill("0.5")
+    page.page.locator(".iv-strength").press("Tab")
+    page.until(lambda: [one["strength"] for one in page.answer()["engine"]["interventions"]] == [0.5], "its strength")
+    page.page.click(".iv-remove")
+    page.until(lambda: page.answer()["engine"]["interventions"] == [], "it to be gone")
+    page.page.click("#stop")
+    page.until(lambda: page.engine() == "idle")
+    run = newest(folder)
+    begin, rest = [event["pos"] for event in run.events("interventions")][:2]
+    assert np.flatnonzero(run.scalars("intervened")).tolist() == list(range(begin, rest))
+    where = page.until(lambda: page.page.locator(".iv-where").inner_text(), "the list of the replay")
+    assert where == f"changed {rest - begin} rows: {begin}-{rest - 1}"
+    assert page.page.locator(".switch").count() == 0
+
+
+def test_the_next_run_starts_with_what_was_added_and_measures_it(page: Page, folder: Path) -> None:
+    page.page.click("#view")
+    page.page.click("#tab-interventions")
+    page.until(lambda: page.engine() in ("idle", "ended"), "an engine that is ready", 60)
+    page.page.select_option("#iv-kind", "steer")
+    page.page.locator("#iv-options").fill("dim=3,value=40")
+    page.page.click("#iv-add")
+    page.page.check("#measure")
+    page.until(lambda: page.page.locator("#planned").inner_text() == "with 1 intervention", "the start form to say so")
+    page.start(prompt="measure", max_new_tokens=12, delay=0)
+    ended(page)
+    run = newest(folder)
+    assert run.events("interventions")[0]["names"] == ["steer"]
+    effect = page.until(
+        lambda: [one for one in page.figure("graph-tab") or [] if one["name"] == "effect_kl"], "effects"
+    )
+    values = np.array([np.nan if y is None else y for y in effect[0]["y"]], float)
+    np.testing.assert_allclose(values, run.scalars("effect_kl"), rtol=1e-5)
