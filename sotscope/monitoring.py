@@ -118,6 +118,8 @@ class Monitoring:
         if len(ids) <= prompt_length:
             raise HealthError("nothing is written yet that could be recovered.")
         self._called = {name: self._recoveries.get(name) or RECOVERIES.get(name)() for name in names}
+        most = self._settings.attempts * len(names) - 1
+        self._spent["called"] = min(self._spent.get("called", 0), most)  # a person may ask as often as they like
         going = [alarm for alarm in self._watch.going if alarm.kind in self._settings.recover_on]
         first = min(going, key=lambda alarm: alarm.onset, default=None)
         onset = max(prompt_length, len(ids) - CALLED) if first is None else first.onset

@@ -45,10 +45,13 @@ class Health(Analyzer):
         alarms = report.tables["alarms"] = _alarms(shown)
         for seq, alarm in shown:
             where = f"sequence {seq}, " if len(found.sequences) > 1 else ""
-            text = f"{alarm.kind}: {alarm.message} ({where}from position {alarm.onset} to {alarm.end})"
-            report.find(f"{text}; try: {alarm.advice}", SEVERITY[alarm.severity], onset=alarm.onset, **alarm.evidence)
+            message = alarm.message[0].upper() + alarm.message[1:]
+            text = f"{message} ({alarm.kind}; {where}position {alarm.onset} to {alarm.end})"
+            report.find(
+                f"{text}. To try: {alarm.advice}.", SEVERITY[alarm.severity], onset=alarm.onset, **alarm.evidence
+            )
         if not shown:
-            report.find(f"healthy: {len(found.monitors)} monitors found nothing in {len(view)} rows")
+            report.find(f"Healthy: {len(found.monitors)} monitors found nothing in {len(view)} rows.")
         _tell_recoveries(report, view)
         if shown:
             report.figures["lane"] = partial(_lane, alarms)
@@ -69,7 +72,7 @@ def _tell_recoveries(report: Report, view: View) -> None:
     outcomes = [event["outcome"] for event in view.run.events("recovery_outcome")]
     if events:
         said = ", ".join(f"{outcomes.count(one)} {one}" for one in dict.fromkeys(outcomes)) or "outcome unknown"
-        report.find(f"{len(events)} recoveries were tried while it was decoded: {said}")
+        report.find(f"{len(events)} recoveries were tried while it was decoded: {said}.")
 
 
 def _lane(alarms: pd.DataFrame) -> go.Figure:
@@ -99,8 +102,8 @@ def _effects(report: Report, view: View) -> None:
         events = run.events("interventions")
         names = events[-1]["names"] if events else []
         report.find(
-            f"states of {np.count_nonzero(mask)} rows were changed on purpose ({', '.join(names)}): this is not the "
-            "model's own text", "warning",
+            f"States of {np.count_nonzero(mask)} rows were changed on purpose ({', '.join(names)}): this is not the "
+            "model's own text.", "warning",
         )  # fmt: skip
     measured: dict[str, NDArray[Any]] = {
         label: run.scalars_at(name, rows) for name, label in EFFECTS.items() if name in run.scalar_names

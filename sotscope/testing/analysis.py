@@ -74,7 +74,13 @@ def _scalars(states: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
     with np.errstate(all="ignore"):
         norm = np.linalg.norm(states, axis=-1)
         heads = np.linalg.norm(states.reshape(len(states), states.shape[1], HEADS, -1), axis=-1)
-    return {"norm": norm, "max_abs": norm, "head_norm": heads, "entropy": norm[:, 0], "margin": norm[:, 0]}
+        cosine = np.full(norm.shape, np.nan, np.float32)
+        cosine[1:] = np.vecdot(states[1:], states[:-1]) / (norm[1:] * norm[:-1])
+    one = norm[:, 0]
+    return {
+        "norm": norm, "max_abs": norm, "nonfinite": (~np.isfinite(states)).sum(-1), "cosine": cosine,
+        "head_norm": heads, "entropy": one, "margin": one, "logprob": -one,
+    }  # fmt: skip
 
 
 def _check(analyzer: Analyzer, view: View, what: str) -> None:
