@@ -24,13 +24,14 @@ from sotscope.store.writer import Rows, RunWriter
 
 
 class RowSink:
-    """The Sink of a recording, for all its sequences. ``begin`` says which sequence comes; ``writer`` is set before the first step.
+    """The Sink of a recording, for all its sequences. ``begin`` says which sequence comes.
 
     ``measured``: steps have the effect of the interventions; ``prompt_logits``: prompt rows have logit scalars.
     """
 
     writer: RunWriter
     monitoring: Monitoring
+    """Both are set before the first step."""
 
     def __init__(
         self,

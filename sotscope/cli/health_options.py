@@ -12,8 +12,8 @@ HEALTH = "Health: notice that it goes wrong, and recover"
 
 _BY_DEFAULT = HealthConfig()
 _MONITORS = (
-    "Watch with this monitor, with parameters if wanted (repetition:tokens=48); repeatable. "
-    "sotscope inspect --health lists them."
+    "Watch with this one: non_finite, norms, collapse, repetition, entropy, perplexity, heads, lag or loop_risk, with "
+    "parameters if wanted (repetition:tokens=48); repeatable."
 )
 _RECOVER = (
     "What to do about an alarm: rollback (retract the text from where it began and go on otherwise), refresh, rescale, "

@@ -24,11 +24,11 @@ Severity = Literal["warning", "critical"]
 class Row:
     """One committed row as monitors see it. Arrays are the program's own: look, do not write.
 
-    ``token`` was fed at position ``pos`` and chose ``next_id`` (-1: none). ``given``: what follows was part of
-    the prompt or of a given text, nobody chose it. ``norm``, ``max_abs``, ``nonfinite``, ``cosine`` (to the row before)
-    and ``present`` are [layer], of the recorded layers; ``states`` [watched, dim] are those of the subject's watched layers, None where
-    they were not recorded; ``head_norm`` and ``attn_entropy`` [layer, head] are None where they were not.
-    ``entropy``, ``logprob`` and ``margin`` (nats) are NaN where no logits were looked at.
+    ``token`` was fed at position ``pos`` and chose ``next_id`` (-1: none). ``given``: what follows was part of the
+    prompt or of a given text, nobody chose it. ``norm``, ``max_abs``, ``nonfinite``, ``cosine`` (to the row before)
+    and ``present`` are [layer], of the recorded layers; ``states`` [watched, dim] are those of the subject's
+    watched layers, None where they were not recorded; ``head_norm`` and ``attn_entropy`` [layer, head] are None
+    where they were not. ``entropy``, ``logprob`` and ``margin`` (nats) are NaN where no logits were looked at.
     """
 
     pos: int
