@@ -13,6 +13,7 @@ from cli_helpers import model_folder
 from dashboard_helpers import Page, Server, chromium, runs_of
 
 from sotscope.store.reader import open_run
+from sotscope_dashboards.style import visible
 
 pytestmark = pytest.mark.xdist_group("browser")
 
@@ -245,7 +246,7 @@ def struck(run: Any) -> str:
     """The text that the first recovery of ``run`` took back, as the page writes it."""
     event = run.events("retracted")[0]
     ids = run.tokens_of(event["seq"]).all_ids[event["pos"] : event["pos"] + event["tokens"]]
-    return "".join(run.pieces.label(i) for i in ids).replace("␣", " ")
+    return visible("".join(run.pieces.label(i) for i in ids)).replace("␣", " ").replace("⏎", "\n").strip()
 
 
 def test_an_alarm_is_told_and_recover_takes_its_text_back(

@@ -55,12 +55,12 @@ def recover(id: str, text: str) -> Any:
 
 def health_settings() -> Any:
     """Of the start form: whether all monitors watch, and what is done about their alarms."""
-    ways = [("", "nobody: only tell"), *((name, name) for name in RECOVERIES.names())]
+    ways = [("", "only tell"), *((name, name) for name in RECOVERIES.names())]
     return html.Div(
         [
             html.Label([native("input", "watch-health", "Watch health", type="checkbox", checked=True), "watch health"],
                        className="pick check", title="Loops, norms, collapse, NaN and more; costs about 2 %"),
-            html.Label(["who recovers", native("select", "recover-with", "Recover", options=ways)], className="pick",
+            html.Label(["on an alarm", native("select", "recover-with", "On an alarm", options=ways)], className="pick",
                        title="What is done about an alarm, from the next start on"),
             html.Button("", id="planned", className="quiet", hidden=True, title="See the Interventions tab"),
         ],

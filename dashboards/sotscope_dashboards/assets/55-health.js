@@ -26,9 +26,11 @@
     const words = one.text.replaceAll("␣", " ").replaceAll("⇥", "\t").replaceAll("⏎", "↵");
     const sign = S.el("span", { class: "sign", text: "↺", "aria-label": "taken back:" });
     if (one.tokens <= SHORT) return S.el("span", { class: "retracted", title: `${one.said}. ${one.action}` }, sign, " ", S.el("s", { text: words }), " ");
-    const all = S.el("p", { title: one.action }, S.el("s", { text: one.text.replaceAll("␣", " ").replaceAll("⇥", "\t").replaceAll("⏎", "\n").trim() }));
+    const count = `${one.tokens.toLocaleString()} tokens taken back: `;
     return S.el("details", { class: "retracted", "data-joint": one.order, open: opened.has(one.order) },
-      S.el("summary", { title: `${one.said}. ${one.action}` }, sign, " ", S.el("s", { text: words.replace(/^[↵ ]+/, "").slice(0, 28).trim() + "…" }), ` ${one.said}`), all);
+      S.el("summary", { title: `${one.said}. ${one.action}` }, sign, ` ${count}`, S.el("s", { text: words.replace(/^[↵ ]+/, "").slice(0, 60).trim() + "…" })),
+      S.el("p", { class: "note", text: `${one.said}. ${one.policy}: ${one.action}.` }),
+      S.el("p", {}, S.el("s", { text: one.text.replaceAll("␣", " ").replaceAll("⇥", "\t").replaceAll("⏎", "\n").trim() })));
   };
   document.addEventListener("toggle", (event) => {
     const at = event.target;

@@ -4,7 +4,7 @@
   S.planned = []; // what the next run starts with: what this page was told
   S.told = []; // what the run tells of
   let sent = null; // a list that has not taken effect yet, and what held when it was sent
-  const engineOf = (answer) => answer.engine && answer.engine.run === answer.run && ["running", "paused", "ended"].includes(answer.engine.state) ? answer.engine : null;
+  const engineOf = (answer) => answer && answer.engine && answer.engine.run === answer.run && ["running", "paused", "ended"].includes(answer.engine.state) ? answer.engine : null;
   const number = (value) => typeof value === "string" ? value : JSON.stringify(value);
   const entry = (raw) => ({ raw, kind: raw.kind, site: raw.site || "", layers: raw.layers, tokens: raw.tokens || "", strength: raw.strength, on: raw.on,
     options: Object.entries(raw.options || {}).map(([key, value]) => `${key}=${number(value)}`).join(",") });
@@ -42,7 +42,7 @@
   const words = (one) => [one.site && `site ${one.site}`, `layers ${one.layers || "all"}`, one.tokens && `tokens ${one.tokens}`, one.options].filter(Boolean).join(" · ");
   const row = (one, i, steer) => {
     const known = (!steer || engineOf(S.answer)) && S.told.find((other) => same(one, other)) || {}, name = known.label || one.label || one.kind;
-    const told = known.rows ? `changed ${known.rows.toLocaleString()} ${known.rows === 1 ? "row" : "rows"}: ${known.where}` : S.answer.run && engineOf(S.answer) ? "has changed no row" : "";
+    const told = known.rows ? `changed ${known.rows.toLocaleString()} ${known.rows === 1 ? "row" : "rows"}: ${known.where}` : engineOf(S.answer) ? "has changed no row" : "";
     const state = steer ? S.el("button", { class: "switch", role: "switch", "aria-checked": one.on ? "true" : "false", "data-iv": i, "aria-label": `${name} on` })
       : S.el("span", { class: "state", text: one.on ? "on" : "off", title: "when the run ended" });
     const strength = steer ? S.el("label", { class: "pick" }, "strength", S.el("input", { type: "number", step: "0.1", value: one.strength, "data-iv": i, class: "iv-strength", "aria-label": `Strength of ${name}` }))

@@ -26,6 +26,7 @@
       const point = event.points && event.points[0];
       if (!point) return null;
       if (id === "graph-states") return Math.round(point.x);
+      if (S.look.tab === "interventions") return point.data.type === "scatter" ? Math.round(point.x) : null;
       const known = point.customdata;
       return S.look.tab === "projection" && known !== undefined ? Number(Array.isArray(known) ? known[0] : known) : null;
     };
