@@ -159,9 +159,7 @@ def test_a_diagnosis_afterwards_says_what_was_said_while_it_was_decoded(drafted:
     live = [(e["seq"], e["alarm"], e["onset"], e["pos"], e["severity"], e["message"]) for e in run.events("alarm")]
     found = diagnose(run)
     # a sequence that was rolled back ends with the step that raised the alarm; after it nobody judged
-    replayed = [
-        (one.seq, a.kind, a.onset, a.pos, a.severity, a.message) for one in found.sequences for a in one.alarms
-    ]
+    replayed = [(one.seq, a.kind, a.onset, a.pos, a.severity, a.message) for one in found.sequences for a in one.alarms]
     assert live
     assert sorted(live) == sorted(replayed)
 
