@@ -13,6 +13,8 @@ from sotscope.health.contracts import Monitor, Row, Signal, Subject
 from sotscope.parameters import check_parameters
 
 SUPPLIED = ("subject",)
+RECORDED_BY = {"states": "--sites resid", "head_norm": "--sites head_out", "attn_entropy": "--attn-entropy"}
+"""How the optional fields of a row come into a run."""
 
 
 @dataclass
@@ -93,7 +95,8 @@ def make_monitors(
         factory: Any = MONITORS.get(name)
         missing = sorted(factory.needs - set(has))
         if missing:
-            left_out.append(f"monitor {name} is left out: it needs {', '.join(missing)}, which are not recorded")
+            how = ", ".join(dict.fromkeys(RECORDED_BY[field] for field in missing))
+            left_out.append(f"monitor {name} is left out: it needs {', '.join(missing)}; record with {how}")
             continue
         if why := factory.lacks(subject):
             left_out.append(f"monitor {name} is left out: {why}")
