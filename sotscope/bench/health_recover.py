@@ -15,7 +15,7 @@ from sotscope.recorder import Recording, recording
 
 AFTER = 200
 """Tokens after a recovery in which there must be no loop."""
-ATTEMPTS = {"rollback": 3, "refresh": 1, "rescale": 1, "plain": 1}
+ATTEMPTS = {"rollback": HealthConfig().attempts, "refresh": 1, "rescale": 1, "plain": 1}
 """Recoveries that are measured. Those whose second attempt is the first one again get one."""
 WINDOW = 15
 
