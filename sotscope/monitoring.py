@@ -15,7 +15,7 @@ from sotscope.errors import HealthError
 from sotscope.events import Alarm, AlarmEnd, Step
 from sotscope.health.contracts import Action, Recovery, Row, Subject, Trouble
 from sotscope.health.rows import rows_of_step
-from sotscope.health.watch import HealthWatch, make_monitors
+from sotscope.health.watch import HealthWatch, check_monitors, make_monitors
 from sotscope.parameters import check_parameters
 
 SETTLED = 200
@@ -48,13 +48,10 @@ class Monitoring:
         has: Iterable[str],
         tell: Callable[..., None],
     ) -> None:
-        check_health(settings)
         self._settings, self._subject, self._has = settings, subject, frozenset(has)
         self._tell = tell
         self._wanted = monitors_of(settings)
-        self._recoveries: dict[str, Recovery] = {
-            name: RECOVERIES.get(name)(**options) for name, options in settings.recover.items()
-        }
+        self._recoveries = make_recoveries(settings)
         self._places = [subject.layers.index(layer) for layer in subject.watched]
         self._watch, self.left_out = self._made(0)
         self._trial: _Trial | None = None
@@ -178,10 +175,12 @@ def monitors_of(settings: HealthConfig) -> dict[str, dict[str, Any]]:
 
 def check_health(settings: HealthConfig) -> None:
     """Raises HealthError in one line for an unknown monitor or recovery, or a parameter that it does not have."""
-    for name, options in settings.monitors.items():
-        check_parameters(MONITORS, name, options, supplied=("subject",), error=HealthError)
+    check_monitors(monitors_of(settings))
+    make_recoveries(settings)
+
+
+def make_recoveries(settings: HealthConfig) -> dict[str, Recovery]:
+    """The recoveries of ``settings``, the first to be tried first. Raises HealthError in one line."""
     for name, options in settings.recover.items():
         check_parameters(RECOVERIES, name, options, error=HealthError)
-        RECOVERIES.get(name)(**options)
-    for name in settings.recover_on:
-        MONITORS.get(name)
+    return {name: RECOVERIES.get(name)(**options) for name, options in settings.recover.items()}

@@ -227,12 +227,8 @@ class Recording:
         return parts
 
     def _intervene(self, configs: Sequence[Any], position: int) -> None:
-        """These interventions from ``position`` on."""
+        """These interventions from ``position`` on; the run says which bit of a row's ``intervened`` is which."""
         self.intervening.set(configs, position)
-        self._say_interventions(position)
-
-    def _say_interventions(self, position: int) -> None:
-        """The run says which bit of a row's ``intervened`` is which."""
         self.sink.tell(
             "interventions", pos=position, seq=self._branch.seq, names=self.intervening.names,
             active=[config.model_dump() for config in self.intervening.configs if config.active],
@@ -367,11 +363,6 @@ class Recording:
     def rows(self) -> int:
         """How many were committed."""
         return self.sink.rows
-
-    @property
-    def left_out(self) -> list[str]:
-        """The monitors that cannot watch this model, and why."""
-        return self.monitoring.left_out
 
     @property
     def sequence(self) -> int:

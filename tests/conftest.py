@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,20 @@ def llama() -> Any:
     from sotscope.testing.tiny import tiny
 
     return tiny("llama")
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """An engine process with a tiny model, ready; one for all tests of a file."""
+    from cli_helpers import model_folder
+
+    from sotscope.live.client import Engine
+
+    made = Engine(tmp_path_factory.mktemp("runs"), str(model_folder()))
+    made.start()
+    assert made.wait_for("idle").text == "ready"
+    yield made
+    made.close()
 
 
 @pytest.fixture

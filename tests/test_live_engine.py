@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +19,6 @@ from sotscope.live.commands import command_of
 from sotscope.store.reader import Run, open_run
 
 LONG = {"max_new_tokens": 120, "do_sample": False, "eos_token_id": [259]}
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    made = Engine(tmp_path_factory.mktemp("runs"), str(model_folder()))
-    made.start()
-    assert made.wait_for("idle").text == "ready"
-    yield made
-    made.close()
 
 
 def start(engine: Engine, delay_ms: float = 0, paused: bool = False, **decode: Any) -> Run:

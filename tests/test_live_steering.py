@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from cli_helpers import model_folder
 
 from sotscope.live.client import Engine
 from sotscope.store.reader import Run, open_run
 
 LONG = {"max_new_tokens": 60, "do_sample": False, "eos_token_id": [259]}
 STEER = "steer:dim=3,value=4,layers=1,tokens=generated"
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    made = Engine(tmp_path_factory.mktemp("runs"), str(model_folder()))
-    made.start()
-    assert made.wait_for("idle").text == "ready"
-    yield made
-    made.close()
 
 
 def start(engine: Engine, steps: int = 0, **more: Any) -> Run:

@@ -238,9 +238,12 @@ def test_a_recovery_is_done_when_a_person_asks_for_it(tmp_path: Path) -> None:
 
 def test_a_forced_text_is_watched_and_never_changed(tmp_path: Path) -> None:
     model = tiny("llama")
+    model.model.layers[2].mlp.down_proj.weight.data[3, 5] = torch.nan
     words = [60] * 40
     run = run_of(model, tmp_path / "a.sot", {"recover": {"rollback": {}}}, n=40, drafter=oracle(words, 4, "forced"))
+    assert run.events("alarm")
     assert not run.events("recovery")
+    assert len(run.sequences) == 1
 
 
 @pytest.mark.parametrize("family", ["mistral-sliding", "gpt2", "mamba"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from typing import Any
 
@@ -140,7 +141,12 @@ def _record(settings: RunConfig, *, as_json: bool, quiet: bool) -> int:
 
 def _announce(recorded: Any, *, quiet: bool) -> None:
     """What is about to happen, and what the user should know about the prompt."""
-    for text in [*recorded.prompt.warnings, *recorded.settings.notices, *recorded.notices, *recorded.left_out]:
+    for text in [
+        *recorded.prompt.warnings,
+        *recorded.settings.notices,
+        *recorded.notices,
+        *recorded.monitoring.left_out,
+    ]:
         warn(text)
     if not quiet:
         prompt, rows = len(recorded.prompt.ids), recorded.forecast.rows

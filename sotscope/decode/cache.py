@@ -60,9 +60,9 @@ class CachedModel:
     def rewind(self, length: int) -> None:
         """Keep the first ``length`` tokens: cut the rest off where every layer has its full history, else forget all
         (what is missing is fed again by ``prefill``)."""
-        whole = all(type(layer) is DynamicLayer for layer in self.cache.layers)
         if length >= self.length:
             return
+        whole = all(type(layer) is DynamicLayer for layer in self.cache.layers)
         if whole and length > 0:
             self.cache.crop(length - self.length)
             self.length = length
