@@ -15,9 +15,10 @@ from sotscope.catalog import MONITORS
 from sotscope.errors import HealthError
 from sotscope.events import AlarmEnd
 from sotscope.health.contracts import Row, Subject
-from sotscope.health.watch import make_monitors
+from sotscope.health.watch import HealthWatch, make_monitors
 from sotscope.testing.health import (
     LAYERS,
+    OPTIONAL,
     SUBJECT,
     WRONG,
     alarms_of,
@@ -325,3 +326,15 @@ def test_values_out_of_range_are_refused_in_one_line(name: str, options: dict[st
 def test_a_run_of_one_row_raises_nothing(name: str) -> None:
     assert not alarms_of(name, token_rows([5, 6]))
     assert WRONG
+
+
+def test_what_was_wrong_in_a_parent_is_raised_anew_where_it_goes_on_in_a_branch() -> None:
+    rows = token_rows([1, 2, 3, *[5] * 60])
+    first = HealthWatch(make_monitors({"repetition": {}}, SUBJECT, OPTIONAL)[0])
+    raised = [event for row in rows[:40] for event in first.observe(row)]
+    assert [event.episode for event in raised] == [0]
+    branch = HealthWatch(make_monitors({"repetition": {}}, SUBJECT, OPTIONAL)[0], first.episodes)
+    branch.prime(rows[:40])
+    again = [event for row in rows[40:] for event in branch.observe(row)]
+    assert len(again) == 1
+    assert (again[0].kind, again[0].pos) == ("repetition", 40)

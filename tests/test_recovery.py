@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from sotscope.config import RunConfig
+from sotscope.config import HealthConfig, RunConfig
 from sotscope.errors import HealthError
+from sotscope.events import Alarm
+from sotscope.health.contracts import Subject
 from sotscope.health.diagnose import diagnose
+from sotscope.monitoring import Monitoring
 from sotscope.recorder import recording
 from sotscope.store.reader import Run, open_run
 from sotscope.testing.drafters import anti, greedy, mix, oracle
@@ -57,6 +60,22 @@ def nan_once(model: Any, layer: int, position: int, times: int = 1) -> Any:
     return model.model.layers[layer].register_forward_hook(hook, with_kwargs=True)
 
 
+def test_a_recovery_is_shown_nothing_that_came_after_the_alarmed_row() -> None:
+    """A wide step commits rows after it: what is planned must not depend on them."""
+    subject = Subject((0, 1), (1,))
+    made = Monitoring(HealthConfig(recover={"rollback": {}}), subject, {"states"}, lambda kind, **fields: None)
+    alarm = Alarm("repetition", "a loop", {"cycle": [7]}, "critical", onset=25, pos=8, episode=0)
+    plans = []
+    for ids in (range(10), range(30)):  # the row at 8 chose the token at 9
+        made.trouble = alarm
+        plans.append(made.plan(list(ids), 3))
+        made.restart([])
+        made._spent.clear()
+    assert plans[0] == plans[1]
+    assert plans[0] is not None
+    assert plans[0].keep == 10, "a token that is not there cannot be kept"
+
+
 # -- rollback ----------------------------------------------------------------------------------------------------
 
 
@@ -76,9 +95,28 @@ def test_a_loop_is_rolled_back_to_before_its_second_turn_and_does_not_come_back(
     retracted = run.events("retracted")
     assert retracted[0]["pos"] == keep
     assert retracted[0]["tokens"] == alarm["pos"] + 2 - keep
+    assert not set(cycle) & set(final_ids(run)[keep:]), "a ban of one token holds through later recoveries, too"
     outcomes = [event["outcome"] for event in run.events("recovery_outcome")]
     assert outcomes[-1] == "recovered"
     assert len(outcomes) == len(run.events("recovery"))
+
+
+def test_a_ban_outlasts_the_next_recovery(tmp_path: Path) -> None:
+    data = {"input": {"prompt": "5 17 3 88 41"}, "health": {"recover": {"rollback": {}}}, "out": tmp_path / "a.sot"}
+    decode = {"max_new_tokens": LOOPS, "eos_token_id": [95]}
+    with recording(RunConfig.model_validate({**data, "decode": decode}), model=tiny("llama")) as recorded:
+        for _ in recorded.steps():
+            if recorded.sequence == 1 and recorded.decoder.decode_steps == 30:
+                recorded.recover("rollback")  # of no cycle: it bans nothing itself
+            if recorded.sequence == 2:
+                break
+        held = recorded.decoder.sampler.processors
+    cycle = open_run(tmp_path / "a.sot").events("alarm")[0]["cycle"]
+    ids = recorded.decoder.context.ids
+    scores = torch.zeros(1, 97)
+    for processor in held:
+        scores = processor(torch.tensor([ids]), scores)
+    assert torch.isinf(scores[0, cycle[0]])
 
 
 def test_every_row_of_a_rolled_back_sequence_equals_the_uncached_forward(tmp_path: Path) -> None:

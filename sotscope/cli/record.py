@@ -141,12 +141,8 @@ def _record(settings: RunConfig, *, as_json: bool, quiet: bool) -> int:
 
 def _announce(recorded: Any, *, quiet: bool) -> None:
     """What is about to happen, and what the user should know about the prompt."""
-    for text in [
-        *recorded.prompt.warnings,
-        *recorded.settings.notices,
-        *recorded.notices,
-        *recorded.monitoring.left_out,
-    ]:
+    known = (recorded.prompt.warnings, recorded.settings.notices, recorded.notices, recorded.monitoring.left_out)
+    for text in itertools.chain(*known):
         warn(text)
     if not quiet:
         prompt, rows = len(recorded.prompt.ids), recorded.forecast.rows
