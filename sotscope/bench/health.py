@@ -153,7 +153,7 @@ class _Bench:
             "share": round(len(good) / len(found), 4) if found else None, "texts": len(found),
             "alarmed": sum(one["alarmed"] for one in found),
             "at_first_attempt": sum(one["attempts"] == 1 for one in good),
-            "after_median": statistics.median([one["after"] for one in found]) if found else None,
+            "after_median": statistics.median([one["after"] for one in good]) if good else None,
         }  # fmt: skip
 
 

@@ -39,7 +39,8 @@ class Known(Drafter):
 def recover(
     loaded: Loaded, given: PromptConfig, written: Sequence[int], policy: str, sites: Sequence[str]
 ) -> dict[str, Any]:
-    """Record a text that loops, with a recovery, until ``AFTER`` tokens after its last attempt.
+    """Record a text that loops, with a recovery, until ``AFTER`` tokens after its last attempt, or until it loops and
+    no attempt is left.
 
     ``recovered``: no loop among the tokens after the last attempt (an end by itself counts); ``attempts``; ``kept``
     and ``after``, tokens that stayed and that came after; ``alarmed`` False: no alarm was raised, so nothing was done.
@@ -49,7 +50,7 @@ def recover(
     with tempfile.TemporaryDirectory(prefix="sotscope-") as folder:
         settings = settings.model_copy(update={"out": Path(folder) / "one.sot"})
         with recording(settings, model=loaded, drafter=Known(written)) as recorded:
-            kept, attempts = _until_quiet(recorded, len(written))
+            kept, attempts = _until_known(recorded, len(written), health.attempts)
             context = recorded.decoder.context
             after = context.ids[kept:] if kept >= 0 else []
             prompt = context.prompt_length
@@ -59,9 +60,9 @@ def recover(
     }  # fmt: skip
 
 
-def _until_quiet(recorded: Recording, known: int) -> tuple[int, int]:
-    """Decode until ``AFTER`` tokens after the last recovery, or until the alarm must have been raised long ago; where
-    the last recovery began (-1: there was none), and how many there were."""
+def _until_known(recorded: Recording, known: int, attempts: int) -> tuple[int, int]:
+    """Decode until it is known whether the last recovery helped, or until the alarm must have been raised long ago;
+    where the last recovery began (-1: there was none), and how many there were."""
     kept, sequence = -1, 0
     for step in recorded.steps():
         if step.mode == "prompt":
@@ -69,7 +70,8 @@ def _until_quiet(recorded: Recording, known: int) -> tuple[int, int]:
         context = recorded.decoder.context
         if recorded.sequence != sequence:
             kept, sequence = step.pos + 1, recorded.sequence
-        if kept >= 0 and len(context.ids) - kept >= AFTER:
+        after = context.ids[kept:] if kept >= 0 else []
+        if len(after) >= AFTER or (sequence == attempts and loop_start(after) is not None):
             break
         if kept < 0 and context.new_tokens > known:
             break
