@@ -10,14 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sotscope.capture.intervening import Intervening
-from sotscope.capture.plan import Plan
 from sotscope.capture.selfcheck import SelfCheck, self_check
-from sotscope.decode.contracts import Drafter
 from sotscope.decode.loop import Decoder
 from sotscope.models.load import Loaded
-from sotscope.models.prompt import Prompt
+from sotscope.prepared import Prepared
 from sotscope.row_sink import RowSink
-from sotscope.store.layout import RunSpec
 from sotscope.store.reader import open_run
 from sotscope.store.writer import RunWriter
 
@@ -29,10 +26,7 @@ class Recorded(Protocol):
 
     path: Path
     loaded: Loaded
-    prompt: Prompt
-    plan: Plan
-    spec: RunSpec
-    drafter: Drafter
+    prepared: Prepared
     decoder: Decoder
     writer: RunWriter
     check: SelfCheck
@@ -73,12 +67,12 @@ def summarise(recorded: Recorded, reason: str) -> Summary:
     return Summary(
         run=str(recorded.path),
         model=recorded.loaded.name,
-        mode=recorded.drafter.mode,
+        mode=recorded.prepared.parts.drafter.mode,
         policy=decoder.parts.judge,
         lossy=sink.was_lossy,
         interventions=list(recorded.intervening.names),
         believed=sink.believed,
-        prompt_tokens=len(recorded.prompt.ids),
+        prompt_tokens=len(recorded.prepared.prompt.ids),
         new_tokens=new,
         rows=sink.rows,
         finish_reason=reason,
@@ -102,10 +96,10 @@ def check_rows(recorded: Recorded) -> SelfCheck:
     def read(site: str, layer: int | None, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         return run.take(site, first[rows], layer=layer)
 
-    stored = {site.dtype for site in recorded.spec.sites} or {"float32"}
+    stored = {site.dtype for site in recorded.prepared.spec.sites} or {"float32"}
     coarsest = max(stored | {str(recorded.loaded.model.dtype).removeprefix("torch.")}, key=COARSENESS.index)
     return self_check(
-        recorded.plan,
+        recorded.prepared.plan,
         [int(i) for i in run.tokens_of(0).ids],
         read,
         run.top[0][first, 0],

@@ -183,7 +183,7 @@ def test_a_mode_without_a_trained_drafter_is_an_alarm_and_the_text_goes_on(
     assert "sotscope train sot" in alarm["message"]
     assert [command["changes"] for command in run.events("command")] == [{"mode": "lookup"}]
     assert run.tokens.modes[4:] == ["ar"] * 6 + ["lookup"] * 6
-    assert recorded.maker.settings.mode == "lookup"
+    assert recorded.prepared.maker.settings.mode == "lookup"
 
 
 class Shut(Gate):

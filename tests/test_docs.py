@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from cli_helpers import call
 
 from sotscope.config import RunConfig
 
@@ -21,6 +22,7 @@ PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PROSE = {"text", ""}
 """Blocks that are output, not code."""
+SHELL = {"|", ">", "<", "&&", "&", ";"}
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
@@ -64,12 +66,13 @@ def run_line(line: str, folder: Path) -> None:
         targets = re.findall(r"^([a-z]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
         assert set(words[1:]) <= set(targets), f"no such make target: {line}"
         return
-    assert words[0] in ("sotscope", "ls"), f"what is this line? {line}"
+    assert words[0] == "sotscope", f"what is this line? {line}"
+    assert not SHELL & set(words), f"a line of its own, please: {line}"
     if words[1] in ("dashboard", "demo"):
         serve(words, folder)
         return
-    done = subprocess.run(line, shell=True, cwd=folder, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+    answer = call(*words[1:])
+    assert answer.code == 0, f"{line}\n{answer.out}\n{answer.err}"
 
 
 def serve(words: list[str], folder: Path) -> None:

@@ -17,7 +17,7 @@ AFTER = 200
 """Tokens after a recovery in which there must be no loop."""
 ATTEMPTS = {"rollback": HealthConfig().attempts, "refresh": 1, "rescale": 1, "plain": 1}
 """Recoveries that are measured. Those whose second attempt is the first one again get one."""
-WINDOW = 15
+WINDOW = 63
 
 
 class Known(Drafter):
@@ -52,7 +52,7 @@ def recover(
         with recording(settings, model=loaded, drafter=Known(written)) as recorded:
             kept, attempts = _until_known(recorded, len(written), health.attempts)
             context = recorded.decoder.context
-            after = context.ids[kept:] if kept >= 0 else []
+            after = context.ids[kept : kept + AFTER] if kept >= 0 else []
             prompt = context.prompt_length
     return {
         "alarmed": attempts > 0, "recovered": attempts > 0 and loop_start(after) is None, "attempts": attempts,
@@ -70,8 +70,8 @@ def _until_known(recorded: Recording, known: int, attempts: int) -> tuple[int, i
         context = recorded.decoder.context
         if recorded.sequence != sequence:
             kept, sequence = step.pos + 1, recorded.sequence
-        after = context.ids[kept:] if kept >= 0 else []
-        if len(after) >= AFTER or (sequence == attempts and loop_start(after) is not None):
+        after = context.ids[kept : kept + AFTER] if kept >= 0 else []
+        if len(after) == AFTER or (sequence == attempts and loop_start(after) is not None):
             break
         if kept < 0 and context.new_tokens > known:
             break

@@ -141,16 +141,16 @@ def _record(settings: RunConfig, *, as_json: bool, quiet: bool) -> int:
 
 def _announce(recorded: Any, *, quiet: bool) -> None:
     """What is about to happen, and what the user should know about the prompt."""
-    known = (recorded.prompt.warnings, recorded.settings.notices, recorded.notices, recorded.monitoring.left_out)
+    prepared = recorded.prepared
+    known = (prepared.prompt.warnings, recorded.settings.notices, recorded.notices, recorded.monitoring.left_out)
     for text in itertools.chain(*known):
         warn(text)
     if not quiet:
-        prompt, rows = len(recorded.prompt.ids), recorded.forecast.rows
-        parts = recorded.parts
+        prompt, rows, parts = len(prepared.prompt.ids), prepared.forecast.rows, prepared.parts
         mode = f"{parts.drafter.mode}, lossy ({parts.judge})" if parts.lossy else parts.drafter.mode
         say(
             f"{recorded.loaded.name}, mode {mode}: {prompt} prompt tokens, at most {rows - prompt} "
-            f"new; at most {human(recorded.forecast.bytes)} in {recorded.path}"
+            f"new; at most {human(prepared.forecast.bytes)} in {recorded.path}"
         )
 
 

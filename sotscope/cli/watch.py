@@ -169,8 +169,8 @@ class _Progress:
 
     def __init__(self, recorded: Any) -> None:
         self._recorded = recorded
-        self._prompt = len(recorded.prompt.ids)
-        self._limit: int = recorded.forecast.rows - self._prompt
+        self._prompt = len(recorded.prepared.prompt.ids)
+        self._limit: int = recorded.prepared.forecast.rows - self._prompt
         self._new = 0
         self._first = 0
         self._started: float | None = None

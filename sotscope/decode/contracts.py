@@ -14,6 +14,7 @@ from torch import Tensor
 
 from sotscope.config import DecodeConfig
 from sotscope.decode.history import History
+from sotscope.errors import DecodeError
 from sotscope.events import LOSSY, Step
 
 UNLIMITED = 1 << 30
@@ -70,6 +71,16 @@ class Proposal:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def check(self, window: int, vocab: int) -> None:
+        """Raises DecodeError for more tokens than ``window``, tokens that the model lacks, numbers that are none."""
+        if len(self) > window:
+            raise DecodeError(f"proposed {len(self)} tokens for a window of {window}")
+        numbers = [*self.probabilities, *self.entropies]
+        if not all(-1e-6 <= number < float("inf") for number in numbers):  # False for NaN too
+            raise DecodeError("its probabilities are not finite")
+        if not all(0 <= token < vocab for token in self.ids):
+            raise DecodeError(f"proposed a token outside the model's {vocab}")
 
     def first(self, count: int) -> Proposal:
         """Only the first ``count`` slots."""

@@ -21,6 +21,7 @@ from sotscope.decode.contracts import UNLIMITED as UNLIMITED
 from sotscope.decode.contracts import Context, Drafter, Effects, Gate, Parts, Proposal, StateSource
 from sotscope.decode.controls import Controls
 from sotscope.decode.drafters.ar import Plain
+from sotscope.decode.ending import Ending, StopWhen
 from sotscope.decode.history import History
 from sotscope.decode.sampling import Sampler
 from sotscope.decode.text import TextStream
@@ -29,9 +30,6 @@ from sotscope.events import Alarm, Command, Outcome, Sink, Step
 
 Rebuild = Callable[[Mapping[str, Any]], Parts]
 """Makes the parts anew from what a command changes."""
-
-StopWhen = Callable[[list[int]], bool]
-"""Asked for every committed token, also inside a block, with all ids up to it: does the text end here?"""
 
 
 class Decoder:
@@ -80,10 +78,7 @@ class Decoder:
         self.sampler = sampler
         self.sink = sink
         self.text = TextStream(tokenizer)
-        self.stop = tuple(stop)
-        if self.stop and (tokenizer is None or "" in self.stop):
-            raise DecodeError("stop strings need a tokenizer and at least one character each.")
-        self._stop_when = stop_when
+        self._ending = Ending(stop, stop_when, tokenizer)
         self.outcome: Outcome | None = None
         self.controls = controls or Controls()
         self._rebuild = rebuild
@@ -227,7 +222,7 @@ class Decoder:
             window = 0  # recurrent: one token at a time; or not known before the first forward (a one-token prompt)
         try:
             proposal = self.drafter.propose(context, window)
-            self._check(proposal, window)
+            proposal.check(window, self.cached.vocab)
         except Exception as error:
             if not self.drafter.may_reject:
                 raise  # a given text: without it there is nothing to decode
@@ -237,16 +232,6 @@ class Decoder:
             proposal = replace(proposal, mode=proposal.mode or self.drafter.mode)  # gates learn by who proposed
             proposal = proposal.first(max(0, min([window, *(g.trim(context, proposal) for g in self.parts.gates)])))
         return window, proposal
-
-    def _check(self, proposal: Proposal, window: int) -> None:
-        if len(proposal) > window:
-            raise DecodeError(f"proposed {len(proposal)} tokens for a window of {window}")
-        numbers = [*proposal.probabilities, *proposal.entropies]
-        if not all(-1e-6 <= number < float("inf") for number in numbers):  # False for NaN too
-            raise DecodeError("its probabilities are not finite")
-        vocab = self.cached.vocab
-        if not all(0 <= token < vocab for token in proposal.ids):
-            raise DecodeError(f"proposed a token outside the model's {vocab}")
 
     # -- steps -------------------------------------------------------------------------------------------------
 
@@ -343,9 +328,9 @@ class Decoder:
         except Exception as error:  # noqa: BLE001 - as in _propose
             self._drafting_off(context, f"failed ({type(error).__name__}: {error})")
 
-    def _accept(self, context: Context, logits: Tensor, proposal: Proposal) -> _Verdicts:
+    def _accept(self, context: Context, logits: Tensor, proposal: Proposal) -> verdict.Verdicts:
         """Tokens to commit (at least one, unless nothing is finite), and what became of the drafts among them."""
-        found = _Verdicts()
+        found = verdict.Verdicts()
         for slot, finite in enumerate(_finite(logits)):
             position = len(context.ids) + slot
             if not finite:
@@ -366,28 +351,13 @@ class Decoder:
                 found.refused = verdict.why_refused(self.drafter, draft, token, logits[slot], scores)
             fresh = self.text.add(token)
             found.text += fresh
-            self._finish = self._ended(context, found.tokens, fresh)
+            self._finish = self._ending.reason(
+                context, found.tokens, self.text.text, fresh,
+                eos=self.sampler.eos, given=self.drafter.mode == "forced",
+            )  # fmt: skip
             if self._finish or not taken:
                 break
         return found
-
-    def _ended(self, context: Context, tokens: list[int], fresh: str) -> str:
-        """Why the sequence ends with the last of ``tokens``, or empty. Asked for each one, also inside a block."""
-        token, count = tokens[-1], len(tokens)
-        total = context.new_tokens + count
-        asked = self._stop_when is not None and self._stop_when(context.ids + tokens)
-        if self.drafter.mode == "forced":
-            return "end_of_text" if total >= context.max_new_tokens else self._out_of_context(context, count)
-        if token in self.sampler.eos:
-            return "eos"
-        if any(stop in self.text.text[-(len(stop) + len(fresh)) :] for stop in self.stop):
-            return "stop_string"
-        if total >= context.max_new_tokens:
-            return "max_new_tokens"
-        return "criteria" if asked else self._out_of_context(context, count)
-
-    def _out_of_context(self, context: Context, count: int) -> str:
-        return "context_limit" if len(context.ids) + count > context.context_length else ""
 
     def _can_feed_last(self, context: Context) -> bool:
         """Whether the last token has no row yet, and fits."""
@@ -409,17 +379,6 @@ class Decoder:
         context.step += 1
         self.sink.on_step(step)
         return step
-
-
-class _Verdicts:
-    """What the accept rule made of a block."""
-
-    def __init__(self) -> None:
-        self.tokens: list[int] = []
-        self.accepted = 0
-        self.believed: list[int] = []
-        self.refused = ""
-        self.text = ""
 
 
 def _finite(logits: Tensor) -> list[bool]:

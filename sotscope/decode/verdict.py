@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -13,6 +14,18 @@ from sotscope.events import Draft
 
 TIE = 8
 """How many units of the logits' resolution apart two tokens may be to count as a near-tie."""
+
+
+@dataclass
+class Verdicts:
+    """What the accept rule made of a block: tokens to commit, how many of them are drafts, the slots where a lossy
+    policy believed a draft, why the first refused one was refused, and what the tokens say."""
+
+    tokens: list[int] = field(default_factory=list)
+    accepted: int = 0
+    believed: list[int] = field(default_factory=list)
+    refused: str = ""
+    text: str = ""
 
 
 def drafts(

@@ -153,7 +153,7 @@ class Child:
     def _settings(self) -> dict[str, Any]:
         """What is in force, as the status says it."""
         recorded = self._recorded
-        self._known = recorded.maker.settings, recorded.intervening.configs
+        self._known = recorded.prepared.maker.settings, recorded.intervening.configs
         decode, configs = self._known
         return {
             "settings": decode.model_dump(mode="json"), "interventions": [config.model_dump() for config in configs],
@@ -164,7 +164,7 @@ class Child:
     def _follow(self) -> None:
         """Tell of changes that took effect, and of the sequence that a recovery began."""
         recorded = self._recorded
-        now = recorded.maker.settings, recorded.intervening.configs
+        now = recorded.prepared.maker.settings, recorded.intervening.configs
         if any(one is not other for one, other in zip(now, self._known, strict=True)):
             self._say(**self._settings())
         if recorded.sequence != self._status.seq:

@@ -61,10 +61,10 @@ def special_ids(tokenizer: Any) -> set[int]:
 
 
 def _is_byte_level(tokenizer: Any) -> bool:
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None:
+    decoding = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
+    if decoding is None:
         return False
-    decoder = json.loads(backend.to_str()).get("decoder") or {}
+    decoder = json.loads(decoding.__getstate__())  # of the decoder alone: to_str() spells the whole vocabulary out
     kinds = {decoder.get("type"), *(part.get("type") for part in decoder.get("decoders", []))}
     return "ByteLevel" in kinds
 
