@@ -349,6 +349,7 @@ class Recording:
 
     def _end(self, reason: str, detail: str) -> None:
         self._end_sequence(reason)
+        self.writer.flush()
         self.summary = summarise(self, reason)
         outcome = {k: v for k, v in vars(self.summary).items() if k not in ("run", "alarms", "bytes")}
         self.writer.event("outcome", **outcome, detail=detail)

@@ -85,9 +85,6 @@ class RowSink:
             top_logprob=captured.top_logprob,
             segments=segment_codes(self._segments[step.pos : step.pos + step.rows]),
         )
-        self.rows += step.rows
-        self.new_tokens += sum(token >= 0 for token in step.next_ids) if step.mode != "prompt" else 0
-        self.believed += sum(draft.reason == "believed" for draft in step.drafts)
         self.writer.commit(
             step,
             rows,
@@ -95,6 +92,10 @@ class RowSink:
             rss=self._process.memory_info().rss,
             device_bytes=_device_bytes(self._tap.plan.anatomy.model),
         )
+        # a Ctrl-C before this has left no row
+        self.rows += step.rows
+        self.new_tokens += sum(token >= 0 for token in step.next_ids) if step.mode != "prompt" else 0
+        self.believed += sum(draft.reason == "believed" for draft in step.drafts)
 
     def on_command(self, command: Command) -> None:
         self.was_lossy |= self._lossy()

@@ -74,7 +74,7 @@ def summarise(recorded: Recorded, reason: str) -> Summary:
         believed=sink.believed,
         prompt_tokens=len(recorded.prepared.prompt.ids),
         new_tokens=new,
-        rows=sink.rows,
+        rows=recorded.writer.rows,
         finish_reason=reason,
         text=decoder.text.text,
         tokens_per_second=round(new / recorded.decode_s, 2) if new else 0.0,

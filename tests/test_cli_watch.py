@@ -51,7 +51,8 @@ def show(text: str, size: int, *, pipe: io.StringIO | None = None, alarm_at: int
     terminal = Terminal()
     decoder = SimpleNamespace(text=SimpleNamespace(text=""))
     recorded: Any = SimpleNamespace(
-        prompt=SimpleNamespace(ids=[1, 2, 3]), forecast=SimpleNamespace(rows=3 + len(text)), rows=3, alarms=[],
+        prepared=SimpleNamespace(prompt=SimpleNamespace(ids=[1, 2, 3]), forecast=SimpleNamespace(rows=3 + len(text))),
+        rows=3, alarms=[],
         retracted=[], settings=SimpleNamespace(health=SimpleNamespace(recover={})),
         decoder=decoder, writer=SimpleNamespace(bytes_written=2500),
     )  # fmt: skip

@@ -147,6 +147,11 @@ class RunWriter:
         self._publish()
 
     @property
+    def rows(self) -> int:
+        """How many are committed to the journal."""
+        return self._counts["rows"]
+
+    @property
     def bytes_written(self) -> int:
         return self._written
 
