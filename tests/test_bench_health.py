@@ -15,8 +15,9 @@ from transformers import RepetitionPenaltyLogitsProcessor
 from sotscope.bench.decode_prompts import bench_prompts
 from sotscope.bench.health import PROMPTS
 from sotscope.bench.health_figures import Judged, detection, early
+from sotscope.bench.health_live import cost, live
 from sotscope.bench.health_parts import Parts
-from sotscope.bench.health_recover import AFTER, ATTEMPTS, recover, same_text
+from sotscope.bench.health_recover import AFTER, ATTEMPTS, recover
 from sotscope.bench.health_replay import Replay, described
 from sotscope.catalog import MONITORS
 from sotscope.config import CaptureConfig, DecodeConfig, HealthConfig, PromptConfig, RunConfig
@@ -164,8 +165,27 @@ def test_a_recovery_starts_at_the_alarm_and_is_judged_by_the_tokens_after_it() -
 
 
 def test_a_text_without_trouble_is_the_same_with_everything_on(base: Loaded) -> None:
-    found = same_text(base, PromptConfig(prompt="5 17 3 9"), 12, ["resid"])
-    assert found == {"changed": False, "same_tokens": True, "recoveries": 0, "tokens": 16}
+    found = live(base, PromptConfig(prompt="5 17 3 9"), 12, ["resid"])
+    seconds = found.pop("seconds")
+    assert found == {"changed": False, "same_tokens": True, "recoveries": 0, "tokens": 11}
+    assert seconds.keys() == {"off", "on"}
+    assert all(value > 0 for value in seconds.values())
+
+
+def test_a_text_that_a_recovery_changes_is_a_changed_one() -> None:
+    loaded = Loaded(tiny("llama", seed=2, max_position_embeddings=1024), None, "tiny", "in memory")
+    found = live(loaded, PromptConfig(prompt="5 17 3 9"), 120, ["resid"])
+    assert found["recoveries"] > 0
+    assert (found["changed"], found["same_tokens"]) == (True, False)
+
+
+def test_the_cost_is_the_median_of_what_texts_took() -> None:
+    texts = [{"tokens": 10, "seconds": {"off": off, "on": on}} for off, on in ((0.9, 1.0), (1.0, 1.0), (0.5, 1.0))]
+    found = cost([*texts, {"tokens": 0, "seconds": {"off": 0.0, "on": 0.0}}])
+    assert found is not None
+    assert (found["median"], found["rounds"]) == (0.9, 3)
+    assert found["tokens_per_second"] == {"off": 12.5, "on": 10.0}
+    assert cost([]) is None
 
 
 def test_parts_are_made_once_and_those_of_another_bench_are_refused(tmp_path: Path) -> None:

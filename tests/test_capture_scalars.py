@@ -115,6 +115,16 @@ def test_a_certain_model_has_no_entropy() -> None:
     assert facts.scalars["margin"] == pytest.approx([59.0])
 
 
+def test_a_margin_does_not_need_two_candidates_to_be_kept() -> None:
+    logits = torch.randn(4, 500, generator=torch.Generator().manual_seed(0))
+    chosen = np.array([1, 2, 3, -1], np.int32)
+    one, five = logit_facts(logits, chosen, 1), logit_facts(logits, chosen, 5)
+    two = logits.topk(2).values
+    assert one.scalars["margin"] == pytest.approx((two[:, 0] - two[:, 1]).numpy(), abs=1e-6)
+    assert one.top_id.tolist() == five.top_id[:, :1].tolist()
+    assert one.top_logprob == pytest.approx(five.top_logprob[:, :1])
+
+
 def test_logits_far_from_zero_keep_their_entropy() -> None:
     logits = torch.randn(3, 500, generator=torch.Generator().manual_seed(0)) * 3
     facts = [logit_facts(logits + shift, np.array([1, 2, 3], np.int32), 5) for shift in (0.0, 300.0, -300.0)]

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from sotscope.analysis.contracts import Pool
 from sotscope.analysis.view import Chunk, View
+from sotscope.robust import MAD
 
-MAD = 1.4826
-"""Turns a median absolute deviation into a standard deviation, for normal numbers."""
 FAR = 12.0
 """Robust standard deviations above the median at which a norm is no chance."""
 TIMES = 3.0

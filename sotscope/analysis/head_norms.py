@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sotscope.analysis.contracts import Pool
-from sotscope.analysis.facts import MAD, RowFacts, facts, left_out
+from sotscope.analysis.facts import RowFacts, facts, left_out
 from sotscope.analysis.view import Chunk, View
 from sotscope.errors import AnalysisError
+from sotscope.robust import MAD
 
 PAST = 256
 """Tokens that stand for the past, evenly spread over all of it."""

@@ -20,11 +20,11 @@ from scipy.stats import mannwhitneyu
 
 from sotscope.analysis import figures
 from sotscope.analysis.contracts import Pool
-from sotscope.analysis.facts import MAD
 from sotscope.analysis.moments import Layer, Subject
 from sotscope.analysis.report import Report
 from sotscope.analysis.view import WRITTEN, View
 from sotscope.analysis.wording import called
+from sotscope.robust import MAD
 
 BEFORE, AFTER = 8, 12
 """Rows that count, before and after the switch, that it takes at least."""

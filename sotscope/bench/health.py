@@ -20,10 +20,10 @@ from typing import Any
 import torch
 
 from sotscope.bench.decode_prompts import bench_prompts, first_of_each_kind
-from sotscope.bench.health_cost import cost
 from sotscope.bench.health_figures import Judged, detection, early
+from sotscope.bench.health_live import cost, live
 from sotscope.bench.health_parts import Parts
-from sotscope.bench.health_recover import ATTEMPTS, recover, same_text
+from sotscope.bench.health_recover import ATTEMPTS, recover
 from sotscope.bench.health_replay import Replay
 from sotscope.bench.stats import Report
 from sotscope.capture.plan import anatomy
@@ -42,7 +42,7 @@ TOKENS, QUICK_TOKENS = 512, 128
 PENALTY = 1.1
 BATCH = 40
 HEALTHY, QUICK_HEALTHY = 10, 2
-"""Healthy texts that are recorded with everything on."""
+"""Healthy texts that are recorded plainly and with everything on."""
 Advance = Callable[[int, int], None]
 
 
@@ -80,7 +80,7 @@ def run(
     with ExitStack() as stack:
         folder = resume or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sotscope-")))
         bench = _Bench(loaded, tasks, count, Parts(folder, about), report, advance)
-        return {**bench.figures(QUICK_HEALTHY if quick else HEALTHY, pairs=3 if quick else 7), "conditions": {
+        return {**bench.figures(QUICK_HEALTHY if quick else HEALTHY), "conditions": {
             "model": loaded.name, **about, "prompts": len(tasks), "kinds": sorted({line.kind for line in lines}),
             "threads": torch.get_num_threads(), "left_out": bench.replay.left_out, "versions": versions()}}  # fmt: skip
 
@@ -96,7 +96,7 @@ class _Bench:
         self._stop = end_ids(loaded.model.generation_config)
         self.replay = Replay(loaded, {name: {} for name in MONITORS.names()})
 
-    def figures(self, healthy: int, pairs: int) -> dict[str, Any]:
+    def figures(self, healthy: int) -> dict[str, Any]:
         none = self._texts("none", 1.0)
         penalised = self._texts("penalty", PENALTY)
         said = self._each("alarms", range(len(none)), lambda i: self.replay(self._tasks[i].ids, none[i]))
@@ -107,10 +107,9 @@ class _Bench:
         looping = [i for i, text in enumerate(texts) if text.start is not None]
         fine = [i for i, text in enumerate(texts) if text.start is None]
         recovered = {policy: self._recovered(policy, looping, none) for policy in ATTEMPTS}
-        live = self._each("live", fine[:healthy], lambda i: same_text(
-            self._loaded, self._tasks[i].given, self._tokens, self.replay.sites))  # fmt: skip
-        measured = self._parts.get("cost.json", lambda: cost(
-            self._loaded, self._tasks[0].given, self.replay.sites, self._report, pairs=pairs))  # fmt: skip
+        lived = self._each("live", fine[:healthy], lambda i: live(
+            self._loaded, self._tasks[i].given, self._tokens, self.replay.sites, seed=i))  # fmt: skip
+        measured = cost(list(lived.values()))
         score = self.replay.subject.early
         return {
             **detection(texts),
@@ -122,8 +121,8 @@ class _Bench:
                 "repetition_penalty": _quiet([penalised[i] for i in looping]),
                 "looping_with_penalty": sum(loop_start(text) is not None for text in penalised),
             },
-            "cost_ratio": measured["median"], "cost": measured,
-            "healthy_changed": sum(one["changed"] for one in live.values()), "healthy_compared": len(live),
+            "cost_ratio": measured and measured["median"], "cost": measured,
+            "healthy_changed": sum(one["changed"] for one in lived.values()), "healthy_compared": len(lived),
         }  # fmt: skip
 
     def _texts(self, name: str, penalty: float) -> list[list[int]]:

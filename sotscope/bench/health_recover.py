@@ -1,9 +1,9 @@
-"""Real recordings of the bench: recoveries from loops, and healthy texts with everything on."""
+"""Recoveries from loops, in real recordings."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ def recover(
     and ``after``, tokens that stayed and that came after; ``alarmed`` False: no alarm was raised, so nothing was done.
     """
     health = HealthConfig(recover={policy: {}}, attempts=ATTEMPTS[policy])
-    settings = _settings(given, sites, health, len(written) + (1 + health.attempts) * AFTER)
+    settings = settings_of(given, sites, health, len(written) + (1 + health.attempts) * AFTER)
     with tempfile.TemporaryDirectory(prefix="sotscope-") as folder:
         settings = settings.model_copy(update={"out": Path(folder) / "one.sot"})
         with recording(settings, model=loaded, drafter=Known(written)) as recorded:
@@ -78,32 +78,8 @@ def _until_known(recorded: Recording, known: int, attempts: int) -> tuple[int, i
     return kept, sequence
 
 
-def same_text(loaded: Loaded, given: PromptConfig, tokens: int, sites: Sequence[str]) -> dict[str, Any]:
-    """Record a prompt plainly, and with every monitor and every recovery: are the tokens and the states the same?"""
-    with tempfile.TemporaryDirectory(prefix="sotscope-") as folder:
-        runs = {}
-        for name, health in (("plain", HealthConfig()), ("watched", _everything())):
-            settings = _settings(given, sites, health, tokens).model_copy(update={"out": Path(folder) / f"{name}.sot"})
-            with recording(settings, model=loaded) as recorded:
-                for _ in recorded.steps():
-                    pass
-            runs[name] = (recorded.decoder.context.ids, recorded.sequence, _state_bytes(recorded.path))
-    plain, watched = runs["plain"], runs["watched"]
-    return {"changed": plain != watched, "same_tokens": plain[0] == watched[0], "recoveries": watched[1],
-            "tokens": len(plain[0])}  # fmt: skip
-
-
-def _everything() -> HealthConfig:
-    return HealthConfig(monitor=True, recover={"rollback": {}})
-
-
-def _state_bytes(run: Path) -> Mapping[str, bytes]:
-    """What is on disk of the states, by file."""
-    chunks = sorted((run / "states.zarr" / "resid").rglob("*"))
-    return {str(path.relative_to(run)): path.read_bytes() for path in chunks if path.is_file()}
-
-
-def _settings(given: PromptConfig, sites: Sequence[str], health: HealthConfig, tokens: int) -> RunConfig:
+def settings_of(given: PromptConfig, sites: Sequence[str], health: HealthConfig, tokens: int) -> RunConfig:
+    """Greedy, without what goes by the clock."""
     return RunConfig(
         input=given,
         capture=CaptureConfig(sites=list(sites), self_check=False),

@@ -83,8 +83,8 @@ def logit_facts(logits: Tensor, chosen: NDArray[np.int32], k: int) -> LogitFacts
 def _logit_facts(logits: NDArray[np.float32], chosen: NDArray[np.int32], k: int) -> LogitFacts:
     # numpy, not torch: for one row the cost is in the number of calls, and numpy's are several times cheaper
     rows, vocab = logits.shape
-    k_here = min(k, vocab)
-    ids = top_k(logits, k_here)
+    kept = min(k, vocab)
+    ids = top_k(logits, min(max(k, 2), vocab))  # the margin takes two, however many are kept
     values = np.take_along_axis(logits, ids, -1)
     with np.errstate(all="ignore"):
         weights = logits - values[:, :1]
@@ -97,11 +97,11 @@ def _logit_facts(logits: NDArray[np.float32], chosen: NDArray[np.int32], k: int)
             expected = np.vecdot(weights, np.maximum(logits, np.finfo(np.float32).min))
         entropy = np.maximum(log_total - expected / total, 0.0)
         picked = np.where(chosen >= 0, logits[np.arange(rows), np.maximum(chosen, 0)] - log_total, np.nan)
-        margin = values[:, 0] - values[:, 1] if k_here > 1 else np.full(rows, np.nan)
+        margin = values[:, 0] - values[:, 1] if vocab > 1 else np.full(rows, np.nan)
         top_id = np.full((rows, k), -1, np.int32)
         top_logprob = np.full((rows, k), np.nan, np.float32)
-        top_id[:, :k_here] = ids
-        top_logprob[:, :k_here] = values - log_total[:, None]
+        top_id[:, :kept] = ids[:, :kept]
+        top_logprob[:, :kept] = values[:, :kept] - log_total[:, None]
     scalars = {"entropy": entropy, "logprob": picked, "margin": margin}
     return LogitFacts({name: value.astype(np.float32) for name, value in scalars.items()}, top_id, top_logprob)
 

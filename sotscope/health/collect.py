@@ -13,11 +13,11 @@ from sotscope.health.baseline import QUANTILES, Baseline
 from sotscope.health.contracts import Row, Subject
 from sotscope.health.monitors.past import logs
 from sotscope.health.monitors.repetition import Repetition
+from sotscope.robust import MAD
 
 LEAST = 256
 """Healthy rows below which medians and quantiles say nothing."""
 DIGITS = 4
-_MAD = 1.4826
 _TAIL = 2.326
 """Standard deviations at which one number in a hundred lies beyond, for normal numbers."""
 
@@ -95,7 +95,7 @@ def _middle(rows: list[NDArray[np.float32]], *, tails: bool = False) -> tuple[ND
         if tails:
             low, high = np.nanquantile(numbers, (0.01, 0.99), axis=0)
             return middle, np.maximum(high - middle, middle - low) / _TAIL
-        return middle, _MAD * np.nanmedian(np.abs(numbers - middle), 0)
+        return middle, MAD * np.nanmedian(np.abs(numbers - middle), 0)
 
 
 def _quantiles(numbers: NDArray[np.float64]) -> list[float]:

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sotscope.errors import HealthError
+from sotscope.robust import MAD
 
 WARM = 16
 """Looks at a run before its own past counts."""
-_MAD = 1.4826
 _LEAST = 0.02
 """Spread below which numbers are taken to be as even as this (they are logarithms: 2 %)."""
 
@@ -75,7 +75,7 @@ class Normal:
         np.clip(away, -reach, reach, out=away)
         self._middle[1] += self._rate * away
         np.abs(away, out=away)
-        self._own_spread += self._rate * (_MAD * away - self._own_spread)
+        self._own_spread += self._rate * (MAD * away - self._own_spread)
         self._limit(self._own_spread)
 
     def _settle(self) -> None:
@@ -83,7 +83,7 @@ class Normal:
         unknown = np.isnan(seen).all(0)
         seen[:, unknown] = 0.0
         middle = np.nanmedian(seen, 0)
-        self._own_spread = np.maximum(_MAD * np.nanmedian(np.abs(seen - middle), 0), _LEAST)
+        self._own_spread = np.maximum(MAD * np.nanmedian(np.abs(seen - middle), 0), _LEAST)
         middle[unknown] = np.nan
         if not self.ready:
             self._begin(middle)
