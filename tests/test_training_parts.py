@@ -16,7 +16,7 @@ from sotscope.models.load import Loaded
 from sotscope.testing.oracle import uncached
 from sotscope.testing.tiny import tiny
 from sotscope.training.batches import batches_per_epoch, epoch, load_batch
-from sotscope.training.corpus import Sample, read_corpus, write_corpus
+from sotscope.training.corpus import Sample, own_text, read_corpus, write_corpus
 from sotscope.training.features import collect, open_features
 from sotscope.training.fit import Basis, FitSettings, evaluate, fit
 from sotscope.training.generate import continue_batch
@@ -43,6 +43,12 @@ def test_batched_text_equals_what_each_prompt_gives_alone(base: Loaded) -> None:
     prompts = [[5, 17, 3], [88, 41, 7, 9, 60, 2], [4]]
     together = continue_batch(base.model, prompts, 12, frozenset())
     assert together == [continue_batch(base.model, [p], 12, frozenset())[0] for p in prompts]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_text_of_its_own_has_something_greedy_however_little_it_is(base: Loaded, seed: int) -> None:
+    """Only greedy samples are held out: a seed whose every batch was drawn could not be trained on."""
+    assert any(sample.greedy for sample in own_text(base, 4, seed=seed, new_tokens=4))
 
 
 def test_a_row_that_ended_leaves_the_others_as_they_are(base: Loaded) -> None:

@@ -106,7 +106,7 @@ def own_text(
         kinds = chance.choices(list(KINDS), list(KINDS.values()), k=count)
         prompts = [(k, p) for k, p in openings.some(kinds) if tuple(p) not in seen]
         seen.update(tuple(p) for _, p in prompts)
-        greedy = chance.random() < greedy_share
+        greedy = chance.random() < greedy_share or not done  # what is held out must have some
         answers = continue_batch(
             loaded.model, [p for _, p in prompts], new_tokens, stop,
             temperature=0.0 if greedy else 0.8, generator=generator,
