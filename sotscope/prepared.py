@@ -1,4 +1,4 @@
-"""What a recording is made of. All that can be refused is refused here, before anything is created."""
+"""What a recording is made of. What can be told from the settings alone is refused here, before anything is created."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ class Prepared:
         drafter: Drafter | None = None,
         report: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self.loaded, self.settings = loaded, settings
         self.prompt: Prompt = make_prompt(loaded, settings)
         self.plan: Plan = _plan(loaded, settings)
         check_ids(self.prompt.ids, self.plan)
@@ -53,13 +52,13 @@ class Prepared:
         self._refuse_long_prompt()
         self.max_keys = min(len(self.prompt.ids) + self.limit + 1, self.context_length)
         self.spec = probe_spec(self.plan, self.prompt.ids, settings, self.max_keys)
-        self.forecast = self._forecast()
+        self.forecast = self._forecast(embed_head=settings.capture.embed_head)
         self.path = Path(settings.out) if settings.out else default_path(self.parts.drafter.mode, title(settings.input))
         check_forecast(self.forecast, self.path, settings.max_bytes)
 
-    def _forecast(self) -> Forecast:
+    def _forecast(self, *, embed_head: bool) -> Forecast:
         found = Forecast.of(self.spec, len(self.prompt.ids) + self.limit)
-        return replace(found, bytes=found.bytes + head_bytes(self.plan)) if self.settings.capture.embed_head else found
+        return replace(found, bytes=found.bytes + head_bytes(self.plan)) if embed_head else found
 
     def _refuse_long_prompt(self) -> None:
         if len(self.prompt.ids) > self.context_length:

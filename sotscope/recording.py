@@ -251,8 +251,8 @@ class Recording:
 
     @property
     def rows(self) -> int:
-        """How many were committed."""
-        return self.sink.rows
+        """How many are committed."""
+        return self.writer.rows
 
     @property
     def sequence(self) -> int:

@@ -46,7 +46,7 @@ class RowSink:
         lossy: Callable[[], bool],
     ) -> None:
         self.alarms: list[Alarm] = []
-        self.rows = self.new_tokens = self.believed = 0
+        self.new_tokens = self.believed = 0
         self.was_lossy = False
         self._tap, self._spec, self._intervening = tap, spec, intervening
         self._measured, self._prompt_logits = measured, prompt_logits
@@ -93,7 +93,6 @@ class RowSink:
             device_bytes=_device_bytes(self._tap.plan.anatomy.model),
         )
         # a Ctrl-C before this has left no row
-        self.rows += step.rows
         self.new_tokens += sum(token >= 0 for token in step.next_ids) if step.mode != "prompt" else 0
         self.believed += sum(draft.reason == "believed" for draft in step.drafts)
 

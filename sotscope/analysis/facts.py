@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from sotscope.analysis.contracts import Pool
 from sotscope.analysis.view import Chunk, View
-from sotscope.robust import MAD
+from sotscope.robust import MAD_TO_SIGMA
 
 FAR = 12.0
 """Robust standard deviations above the median at which a norm is no chance."""
@@ -79,7 +79,7 @@ def percentile(values: NDArray[Any], q: float = 50) -> NDArray[np.float64]:
 def sinks(norm: NDArray[np.float64]) -> NDArray[np.bool_]:
     """[token] True where the norms [token, layer] stand out in many layers: by median and MAD over the tokens."""
     middle = percentile(norm)
-    spread = MAD * percentile(np.abs(norm - middle))
+    spread = MAD_TO_SIGMA * percentile(np.abs(norm - middle))
     far = (norm > middle + FAR * spread) & (norm > TIMES * middle)  # False for NaN
     return np.asarray(far.mean(1) >= SHARE if norm.shape[1] else np.zeros(len(norm), bool))
 

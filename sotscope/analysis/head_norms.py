@@ -15,7 +15,7 @@ from sotscope.analysis.contracts import Pool
 from sotscope.analysis.facts import RowFacts, facts, left_out
 from sotscope.analysis.view import Chunk, View
 from sotscope.errors import AnalysisError
-from sotscope.robust import MAD
+from sotscope.robust import MAD_TO_SIGMA
 
 PAST = 256
 """Tokens that stand for the past, evenly spread over all of it."""
@@ -94,7 +94,7 @@ def robust_z(
     median, and that deviation (no smaller than LEAST).
     """
     middle = np.median(past, axis=0)
-    deviation = np.maximum(MAD * np.median(np.abs(past - middle), axis=0), LEAST)
+    deviation = np.maximum(MAD_TO_SIGMA * np.median(np.abs(past - middle), axis=0), LEAST)
     return (np.median(values, axis=0) - middle) / deviation, middle, deviation
 
 

@@ -24,7 +24,7 @@ from sotscope.analysis.moments import Layer, Subject
 from sotscope.analysis.report import Report
 from sotscope.analysis.view import WRITTEN, View
 from sotscope.analysis.wording import called
-from sotscope.robust import MAD
+from sotscope.robust import MAD_TO_SIGMA
 
 BEFORE, AFTER = 8, 12
 """Rows that count, before and after the switch, that it takes at least."""
@@ -123,7 +123,7 @@ def _lags(
 ) -> pd.DataFrame:
     """One line a layer. ``offsets`` are the tokens since the switch of the last rows of ``response``."""
     before, after = response[: -len(offsets)], response[-len(offsets) :]
-    spread = MAD * np.median(np.abs(before - np.median(before, 0)), 0)
+    spread = MAD_TO_SIGMA * np.median(np.abs(before - np.median(before, 0)), 0)
     smooth = median_filter(after, size=(min(SMOOTH, len(after)), 1), mode="nearest")
     late = len(after) // 2
     plateau = np.median(smooth[late:], 0)

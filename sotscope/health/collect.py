@@ -13,7 +13,7 @@ from sotscope.health.baseline import QUANTILES, Baseline
 from sotscope.health.contracts import Row, Subject
 from sotscope.health.monitors.past import logs
 from sotscope.health.monitors.repetition import Repetition
-from sotscope.robust import MAD
+from sotscope.robust import MAD_TO_SIGMA
 
 LEAST = 256
 """Healthy rows below which medians and quantiles say nothing."""
@@ -95,7 +95,7 @@ def _middle(rows: list[NDArray[np.float32]], *, tails: bool = False) -> tuple[ND
         if tails:
             low, high = np.nanquantile(numbers, (0.01, 0.99), axis=0)
             return middle, np.maximum(high - middle, middle - low) / _TAIL
-        return middle, MAD * np.nanmedian(np.abs(numbers - middle), 0)
+        return middle, MAD_TO_SIGMA * np.nanmedian(np.abs(numbers - middle), 0)
 
 
 def _quantiles(numbers: NDArray[np.float64]) -> list[float]:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from sotscope.robust import MAD
+from sotscope.robust import MAD_TO_SIGMA
 from sotscope_dashboards import style
 from sotscope_dashboards.panels import alarms, parts
 from sotscope_dashboards.panels.contract import Panel
@@ -164,7 +164,7 @@ def _heatmap(scene: Scene, grid: Grid) -> tuple[dict[str, Any], str]:
 def _colours(finite: NDArray[np.float64]) -> tuple[float, float]:
     """Where the colours begin and end: as far as numbers usually go, by median and MAD, so that no sink takes all."""
     middle = float(np.median(finite))
-    reach = FAR * MAD * float(np.median(np.abs(finite - middle)))
+    reach = FAR * MAD_TO_SIGMA * float(np.median(np.abs(finite - middle)))
     low, high = max(float(finite.min()), middle - reach), min(float(finite.max()), middle + reach)
     return (low, high) if high > low else (low, low + 1e-6)
 

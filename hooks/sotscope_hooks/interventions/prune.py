@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sotscope.capture.interventions import Intervention, Place, Recurrent, Rowwise
 from sotscope.errors import HealthError
-from sotscope.robust import MAD
+from sotscope.robust import MAD_TO_SIGMA
 
 HOW = ("zero", "clamp", "mean")
 
@@ -41,7 +41,7 @@ class Prune(Rowwise):
     def rows(self, states: Tensor, positions: range) -> Tensor:
         middle = states.median(-1, keepdim=True).values
         away = states - middle
-        limit = self._k * MAD * away.abs().median(-1, keepdim=True).values
+        limit = self._k * MAD_TO_SIGMA * away.abs().median(-1, keepdim=True).values
         outside = (away.abs() > limit) & (limit > 0)
         if self._how == "clamp":
             return torch.where(outside, middle + away.sign() * limit, states)

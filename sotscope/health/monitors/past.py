@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sotscope.errors import HealthError
-from sotscope.robust import MAD
+from sotscope.robust import MAD_TO_SIGMA
 
 WARM = 16
 """Looks at a run before its own past counts."""
@@ -75,7 +75,7 @@ class Normal:
         np.clip(away, -reach, reach, out=away)
         self._middle[1] += self._rate * away
         np.abs(away, out=away)
-        self._own_spread += self._rate * (MAD * away - self._own_spread)
+        self._own_spread += self._rate * (MAD_TO_SIGMA * away - self._own_spread)
         self._limit(self._own_spread)
 
     def _settle(self) -> None:
@@ -83,7 +83,7 @@ class Normal:
         unknown = np.isnan(seen).all(0)
         seen[:, unknown] = 0.0
         middle = np.nanmedian(seen, 0)
-        self._own_spread = np.maximum(MAD * np.nanmedian(np.abs(seen - middle), 0), _LEAST)
+        self._own_spread = np.maximum(MAD_TO_SIGMA * np.nanmedian(np.abs(seen - middle), 0), _LEAST)
         middle[unknown] = np.nan
         if not self.ready:
             self._begin(middle)
