@@ -15,7 +15,7 @@ from transformers import RepetitionPenaltyLogitsProcessor
 from sotscope.bench.decode_prompts import bench_prompts
 from sotscope.bench.health import PROMPTS
 from sotscope.bench.health_figures import Judged, detection, early
-from sotscope.bench.health_live import cost, live
+from sotscope.bench.health_live import _state_bytes, cost, live
 from sotscope.bench.health_parts import Parts
 from sotscope.bench.health_recover import AFTER, ATTEMPTS, recover
 from sotscope.bench.health_replay import Replay, described
@@ -162,6 +162,28 @@ def test_a_recovery_starts_at_the_alarm_and_is_judged_by_the_tokens_after_it() -
     assert 0 < nothing["after"] < AFTER  # it loops again, and no attempt is left
     never = recover(loaded, given, text[:20], "rollback", ["resid"])  # no alarm so far
     assert (never["alarmed"], never["recovered"], never["attempts"]) == (False, False, 0)
+
+
+def test_no_more_tokens_are_judged_than_were_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The known text is fed many tokens a step, over the end of what is judged."""
+    monkeypatch.setattr("sotscope.bench.health_recover.AFTER", 3)
+    loaded = Loaded(tiny("llama", seed=2, max_position_embeddings=1024), None, "tiny", "in memory")
+    (text,) = continue_batch(loaded.model, [[5, 17, 3, 9]], 200, frozenset())
+    found = recover(loaded, PromptConfig(prompt="5 17 3 9"), text, "refresh", ["resid"])
+    assert (found["after"], found["recovered"]) == (3, True)
+
+
+def test_a_text_of_which_only_the_states_differ_is_a_changed_one(base: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[dict[str, bytes]] = []
+
+    def other(run: Path) -> dict[str, bytes]:
+        seen.append(_state_bytes(run))
+        return {name: data + run.name.encode() for name, data in seen[-1].items()}
+
+    monkeypatch.setattr("sotscope.bench.health_live._state_bytes", other)
+    found = live(base, PromptConfig(prompt="5 17 3 9"), 12, ["resid"])
+    assert (found["changed"], found["same_tokens"]) == (True, True)
+    assert all(any(map(len, files.values())) for files in seen), "nothing was compared"
 
 
 def test_a_text_without_trouble_is_the_same_with_everything_on(base: Loaded) -> None:

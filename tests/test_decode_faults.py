@@ -18,8 +18,9 @@ from torch import Tensor
 
 from sotscope.capture.plan import hook_counts
 from sotscope.decode.contracts import Context, Drafter, Proposal
-from sotscope.errors import DecodeError, SotscopeError
+from sotscope.errors import DecodeError, PromptError, SotscopeError
 from sotscope.events import Step
+from sotscope.recorder import record
 from sotscope.testing.bundles import tiny_bundle
 from sotscope.testing.drafters import greedy, mix, oracle
 from sotscope.testing.oracle import check_run
@@ -252,3 +253,28 @@ def test_bad_weights_end_a_drafted_text_at_once(value: float, mode: str, go: Any
     alarm = next(alarm for alarm in run.events("alarm") if alarm["alarm"] == "non_finite")
     assert (alarm["first_bad_layer"], alarm["first_bad_position"]) == (2, 0)
     assert not np.isfinite(run.states("resid", layer=2)).all()
+
+
+@pytest.mark.parametrize(
+    ("ids", "numbers", "why"),
+    [
+        ([1, 2, 3], [1.0] * 3, "3 tokens for a window of 2"),
+        ([1, 97], [1.0] * 2, "outside the model's 97"),
+        ([1, -1], [1.0] * 2, "outside the model's 97"),
+        ([1, 2], [1.0, math.nan], "not finite"),
+        ([1, 2], [1.0, math.inf], "not finite"),
+    ],
+)
+def test_a_proposal_that_cannot_be_says_why(ids: list[int], numbers: list[float], why: str) -> None:
+    Proposal(ids=[1, 96], probabilities=[1.0, 0.5], entropies=[0.0, 0.7]).check(2, 97)
+    with pytest.raises(DecodeError, match=why):
+        Proposal(ids=ids, probabilities=numbers, entropies=[0.0] * len(ids)).check(2, 97)
+
+
+@pytest.mark.parametrize("token", [97, -1])
+def test_a_prompt_with_a_token_that_the_model_lacks_is_refused_and_nothing_is_created(
+    llama: Any, token: int, tmp_path: Path
+) -> None:
+    with pytest.raises(PromptError, match=f"token id {token} is not one of the model's 97"):
+        record(llama, f"5 {token} 3", out=tmp_path / "a.sot", max_new_tokens=4)
+    assert list(tmp_path.iterdir()) == []

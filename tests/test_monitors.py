@@ -338,3 +338,9 @@ def test_what_was_wrong_in_a_parent_is_raised_anew_where_it_goes_on_in_a_branch(
     again = [event for row in rows[40:] for event in branch.observe(row)]
     assert len(again) == 1
     assert (again[0].kind, again[0].pos) == ("repetition", 40)
+
+
+def test_a_monitor_that_is_left_out_says_how_to_record_what_it_needs() -> None:
+    made, left_out = make_monitors({"heads": {}, "repetition": {}}, Subject((0, 1)), ())
+    assert list(made) == ["repetition"]
+    assert left_out == ["monitor heads is left out: it needs head_norm; record with --sites head_out"]
